@@ -12,6 +12,8 @@ from enum import StrEnum
 
 SAMPLE_RATE = 16_000
 """Whisper's and Silero's rate in samples per second (openai/whisper, audio.py). Only audio code may need it."""
+LONGEST_WINDOW_S = 30.0
+"""Whisper's encoder has positions for 30 s and no more (openai/whisper, audio.py CHUNK_LENGTH)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,76 @@
+# Everything that a developer runs. `make` lists it; each target first installs what it needs into .venv.
+# For GNU make 3.81 (macOS) and later, in a path with or without spaces: all paths here are relative.
+
+PYTHON = python3
+UV = .venv/bin/uv
+ARGS =
+LOCKFLAGS =
+
+PIP = .venv/bin/python -m pip
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_NO_INPUT = 1
+export PIP_USER = 0
+
+.PHONY: help demo test check setup lock clean venv
+.NOTPARALLEL:
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: venv ## Transcribe sample recordings on this machine; no server, account or GPU needed
+	$(call install,demo,demo dev,30 s)
+	@.venv/bin/python -m workers.demo
+
+test: setup ## Run all tests; make test ARGS="-k stitcher" passes options to pytest
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: setup ## Lint, formatting, types and the direction of imports
+	@.venv/bin/python -m ruff check
+	@.venv/bin/python -m ruff format --check
+	@.venv/bin/python -m mypy
+	@.venv/bin/lint-imports
+
+setup: venv ## Make or update .venv with everything for development; PYTHON=python3.13 chooses another Python
+	$(call install,dev,dev,40 s)
+
+# The smaller sets are constrained by the largest one, so that a package has one version in all three.
+COMPILE = "$(UV)" pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --quiet \
+	--custom-compile-command "make lock" $(LOCKFLAGS)
+lock: $(if $(filter .venv/bin/uv,$(UV)),setup) ## Write the requirements files anew from pyproject.toml; LOCKFLAGS=--upgrade takes newer versions
+	@$(COMPILE) --extra demo --extra dev --group build -o requirements-dev.txt
+	@$(COMPILE) --extra demo --group build -c requirements-dev.txt --no-annotate -o requirements-demo.txt
+	@$(COMPILE) -c requirements-dev.txt --no-annotate -o requirements.txt
+	@! grep -nE '^(torch|librosa|numba)|://' requirements*.txt
+
+clean: ## Delete .venv and every cache; transcripts stay
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Leaves a .venv alone that has pip and a new enough Python.
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+venv:
+	@if ! .venv/bin/python -c 'import pip; $(NEW_ENOUGH)' 2>/dev/null; then \
+		if ! "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null; then \
+			echo "Python 3.11 or newer is needed, but $(PYTHON) says: $$("$(PYTHON)" -V 2>&1 | tail -n 1). Name another one: make demo PYTHON=python3.13" >&2; exit 1; \
+		fi; \
+		if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
+			echo "$(PYTHON) has no venv module. Install it (Debian, Ubuntu: apt install python3-venv) or name another Python: make demo PYTHON=python3.13" >&2; exit 1; \
+		fi; \
+		echo "Creating .venv with $$("$(PYTHON)" -V) (about 5 s)"; \
+		"$(PYTHON)" -m venv --clear .venv; \
+	fi
+
+# $(call install,SET,SETS,TIME): requirements-SET.txt and the project itself go into .venv, unless the stamp of one of
+# SETS holds what would be written now. Checksums, not times: switching branches and back installs nothing.
+# Only wheels, since the build of anything else would fetch packages that no hash covers.
+define install
+@for set in $(2); do \
+	if [ "$$(cksum requirements-$$set.txt pyproject.toml; pwd)" = "$$(cat .venv/installed-$$set 2>/dev/null)" ]; then exit 0; fi; \
+done; \
+echo "Installing requirements-$(1).txt into .venv (about $(3))"; \
+rm -f .venv/installed-*; \
+if $(PIP) install --no-deps --require-hashes --only-binary :all: -r requirements-$(1).txt >.venv/install.log 2>&1 \
+	&& $(PIP) install --no-deps --no-build-isolation --no-index -e . >>.venv/install.log 2>&1; \
+then (cksum requirements-$(1).txt pyproject.toml; pwd) >.venv/installed-$(1); \
+else cat .venv/install.log >&2; exit 1; fi
+endef

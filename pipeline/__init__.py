@@ -1,0 +1,1 @@
+"""What happens to a recording: prepare, transcribe, finish. Knows nothing of Celery."""

@@ -1,0 +1,118 @@
+"""From what a user names (files, folders, globs) to recordings, and where their transcripts go."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunking.errors import UsageError
+from pipeline.prepare import file_version
+from storage.jobs import Source
+
+MEDIA_SUFFIXES = frozenset({
+    ".3g2", ".3ga", ".3gp", ".aac", ".ac3", ".ac4", ".adts", ".aif", ".aifc", ".aiff", ".alac", ".amr", ".ape",
+    ".asf", ".au", ".avi", ".awb", ".caf", ".dsf", ".dts", ".eac3", ".f4a", ".f4v", ".flac", ".flv", ".gsm",
+    ".m2ts", ".m4a", ".m4b", ".m4r", ".m4v", ".mka", ".mkv", ".mov", ".mp1", ".mp2", ".mp3", ".mp4", ".mpc",
+    ".mpeg", ".mpg", ".mpga", ".mts", ".mxf", ".oga", ".ogg", ".ogm", ".ogv", ".opus", ".qt", ".ra", ".rm", ".rmvb",
+    ".sln", ".snd", ".spx", ".tak", ".tta", ".ts", ".voc", ".vob", ".w64", ".wav", ".wave", ".weba", ".webm",
+    ".wma", ".wmv", ".wv",
+})  # fmt: skip
+"""Names that say media. A file that is named itself is taken whatever it is called; its content decides."""
+MAGIC = (
+    b"ID3", b"RIFF", b"RF64", b"OggS", b"fLaC", b"FORM", b".snd", b"caff", b"\x1aE\xdf\xa3", b"#!AMR", b"wvpk",
+    b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u\x8ef\xcf\x11", b"FLV\x01", b"riff",
+)  # fmt: skip
+"""How media files begin: in a folder, a file without a suffix of any kind is taken if it begins like one."""
+LONGEST_NAME = 255
+"""Bytes of a file name, on every common file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A recording on this machine and the path of its transcripts, below the output folder and without suffix."""
+
+    path: Path
+    target: Path
+
+    def source(self) -> Source:
+        """Raises UsageError where the file is gone."""
+        try:
+            return Source(self.path.as_uri(), file_version(self.path), self.path.stat().st_size)
+        except FileNotFoundError:
+            raise UsageError(f"no such file: {self.path}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Recordings, each once, and the files in folders that were passed over."""
+
+    found: tuple[Found, ...]
+    skipped: tuple[Path, ...]
+
+
+def find_recordings(named: Sequence[str]) -> Findings:
+    """Files as they are, folders with everything below them, patterns as a shell would. Raises UsageError."""
+    found: dict[Path, Found] = {}
+    skipped: list[Path] = []
+    for name in named:
+        for path in _expanded(name):
+            if path.is_dir():
+                inside = list(_walk(path))
+                taken = [p for p in inside if _is_media(p)]
+                skipped += [p for p in inside if p not in set(taken)]
+                if not taken and len(named) == 1:
+                    raise UsageError(f"no recordings in {path} ({len(inside)} other files)")
+                for p in taken:
+                    found.setdefault(p, Found(p, p.relative_to(path).with_suffix("")))
+            else:
+                found.setdefault(path, Found(path, Path(path.stem)))
+    if not found:
+        raise UsageError(f"no recordings in {', '.join(named)}")
+    return Findings(tuple(found.values()), tuple(skipped))
+
+
+def target_paths(found: Found, suffix: str) -> Iterator[Path]:
+    """Where a file made of this recording may go, best first; the last is nobody else's."""
+    t = found.target
+    digest = hashlib.sha256(os.fsencode(found.path)).hexdigest()[:8]
+    for name in (f"{t.name}{suffix}", f"{t.name}{found.path.suffix}{suffix}", f"{t.name}-{digest}{suffix}"):
+        if len(os.fsencode(name)) <= LONGEST_NAME - len(".part") - 33:  # the temporary name must fit as well
+            yield t.with_name(name)
+    yield t.with_name(f"{digest}{suffix}")
+
+
+def _expanded(name: str) -> list[Path]:
+    path = Path(os.path.abspath(os.path.expanduser(name)))
+    if path.exists():
+        return [path]
+    if name.startswith("s3://"):
+        raise UsageError(f"{name}: this command reads local files")
+    matches = sorted(glob.glob(os.path.expanduser(name), recursive=True)) if glob.has_magic(name) else []
+    if not matches:
+        raise UsageError(f"no such file or folder: {name}")
+    return [Path(os.path.abspath(m)) for m in matches]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Regular files below, in order, without hidden ones; links to folders are not followed."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(files):
+            path = Path(root) / name
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _is_media(path: Path) -> bool:
+    if path.suffix:
+        return path.suffix.lower() in MEDIA_SUFFIXES
+    try:
+        with path.open("rb") as f:
+            head = f.read(12)
+    except OSError:
+        return False
+    return head.startswith(MAGIC) or head[4:8] == b"ftyp"

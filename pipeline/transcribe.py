@@ -1,0 +1,342 @@
+"""Transcribe: leased shards in, checkpoints out, with the model never waiting for anything it could have had ready.
+
+One loop, and beside it three small pools: loading shards, log-mel features, the model. The loop claims shards of any
+jobs until two batches are at hand, has features computed ahead, sends batches of one window length to the model as soon
+as a call is free, judges each answer, and writes what is finished in one transaction per batch that checks the fences.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from chunking.audio import read_flac
+from chunking.errors import LeaseLost, PermanentError, SpotscribeError
+from chunking.timeline import SAMPLE_RATE, Shard, Span
+from pipeline.batching import Waiting, next_batch
+from pipeline.engine import Answer, Ask, Engine, Floats, Samples
+from pipeline.reading import Reading, Request
+from pipeline.telemetry import Tally
+from storage import checkpoints, jobs, leases
+from storage.database import Database
+from storage.jobs import JobOptions
+from storage.leases import LEASE_S, Lease, Step
+from storage.objects import ObjectStore
+
+BATCHES_AHEAD = 2
+"""Batches whose features are ready or on their way. The model never waits, and memory stays small."""
+POLL_S = 0.5
+"""How long nothing is claimed after nothing was found, unless a nudge comes."""
+LANGUAGE_SAMPLES = 3
+"""Chunks that vote for a recording's language."""
+
+
+@dataclass(eq=False)
+class _OpenShard:
+    """A shard under lease, with its sound in memory."""
+
+    lease: Lease
+    job: int
+    shard: Shard
+    samples: Samples
+    options: JobOptions
+    language: str
+    open: set[int] = field(default_factory=set)
+    """Chunks that are not checkpointed yet."""
+
+
+@dataclass(eq=False)
+class _Work:
+    """A chunk on its way through the model."""
+
+    shard: _OpenShard
+    reading: Reading
+    request: Request
+    features: Floats | None = None
+    age: int = 0
+
+
+class Transcriber:
+    """A worker's transcribe step. `run` is one loop in one thread; `nudge` may be set from any."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: ObjectStore,
+        engine: Engine,
+        *,
+        worker: str,
+        batch_size: int,
+        tally: Tally,
+        transcribed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`transcribed` is called when a job's last shard is done: there is something to finish."""
+        self.nudge = threading.Event()
+        self._transcribed = transcribed
+        self._db, self._store, self._engine, self._worker, self._tally = database, store, engine, worker, tally
+        self._batch_size = max(batch_size, engine.parallel)
+        self._call_size = max(1, self._batch_size // engine.parallel)
+        self._shards: dict[Lease, _OpenShard] = {}
+        self._fresh: list[_Work] = []
+        self._ready: list[_Work] = []
+        self._begun: set[_Work] = set()
+        self._loading: dict[Future[Any], Lease] = {}
+        self._computing: dict[Future[Any], _Work] = {}
+        self._decoding: dict[Future[Any], list[_Work]] = {}
+        self._renewed = time.monotonic()
+        self._chunks_per_shard = 1.0
+        self._nothing_until = 0.0
+
+    def run(self, stop: threading.Event, finished: Callable[[], bool], *, grace_s: float = 1.5) -> None:
+        """Work until `finished()` says so with nothing in hand, or `stop` is set; then leave within `grace_s`.
+
+        `finished` is asked only when there is nothing to claim.
+        """
+        self._loader = ThreadPoolExecutor(1, "load")
+        self._featurer = ThreadPoolExecutor(1, "features")
+        self._model = ThreadPoolExecutor(self._engine.parallel, "model")
+        try:
+            while not stop.is_set():
+                self._claim()
+                self._advance()
+                if self._futures():
+                    self._collect(0.1)
+                elif finished():
+                    return
+                else:
+                    self.nudge.wait(POLL_S)
+                self._heartbeat()
+        finally:
+            self._leave(time.monotonic() + grace_s)
+            for pool in (self._loader, self._featurer, self._model):
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _futures(self) -> list[Future[Any]]:
+        return [*self._loading, *self._computing, *self._decoding]
+
+    def _advance(self) -> None:
+        self._feed()
+        self._launch()
+
+    def _claim(self) -> None:
+        """Lease shards until two batches are at hand."""
+        at_hand = len(self._fresh) + len(self._ready) + len(self._computing)
+        missing = BATCHES_AHEAD * self._batch_size - at_hand
+        if missing <= 0 or self._loading:  # what is being loaded may already be enough
+            return
+        if not self.nudge.is_set() and time.monotonic() < self._nothing_until:
+            return
+        self.nudge.clear()
+        limit = max(1, min(self._batch_size, round(missing / self._chunks_per_shard)))
+        with self._db.transaction() as tx:
+            taken = leases.claim(tx, Step.TRANSCRIBE, self._worker, limit=limit)
+        if not taken:
+            self._nothing_until = time.monotonic() + POLL_S
+        for lease in taken:
+            self._loading[self._loader.submit(self._load, lease)] = lease
+
+    def _load(self, lease: Lease) -> _OpenShard:
+        """Read a shard and its plan; chunks whose checkpoints stand are not open any more."""
+        with self._db.transaction() as tx:
+            job, key, shard = jobs.shard_of(tx, lease)
+            done = checkpoints.of_shard(tx, lease.id)
+            view = jobs.view(tx, job)
+        with self._tally.stage("read"), self._store.open(key) as source:
+            samples = read_flac(source)
+        opened = _OpenShard(lease, job, shard, samples, view.options, view.options.language or view.language or "")
+        if not opened.language:
+            opened.language = self._detect(opened)
+        opened.open = {c.index for c in shard.chunks} - done
+        reused = sum(c.span.duration for c in shard.chunks if c.index in done)
+        self._tally.add(chunks_reused=len(done), reused_s=reused)
+        return opened
+
+    def _detect(self, shard: _OpenShard) -> str:
+        """The job's language, by the vote of a few of its longest chunks; the first answer of any shard stands."""
+        chunks = sorted(shard.shard.chunks, key=lambda c: -c.span.duration)[:LANGUAGE_SAMPLES]
+        votes: dict[str, float] = {}
+        for chunk in chunks:
+            features = self._engine.features(_sound(shard, chunk.span), chunk.window)
+            for language, probability in self._engine.languages([features])[0].items():
+                votes[language] = votes.get(language, 0.0) + probability / len(chunks)
+        language = max(votes, key=lambda x: votes[x])
+        with self._db.transaction() as tx:
+            return jobs.set_language(tx, shard.job, language, votes[language])[0]
+
+    def _feed(self) -> None:
+        """Have features computed for the next windows, second attempts first."""
+        ahead = BATCHES_AHEAD * self._batch_size - len(self._ready) - len(self._computing)
+        again = [w for w in self._fresh if w.reading.begun]
+        first = [w for w in self._fresh if not w.reading.begun]
+        for work in [*again, *first[: max(0, ahead - len(again))]]:
+            self._fresh.remove(work)
+            self._computing[self._featurer.submit(self._features, work)] = work
+
+    def _features(self, work: _Work) -> Floats:
+        with self._tally.stage("features"):
+            return self._engine.features(_sound(work.shard, work.request.span), work.request.window)
+
+    def _launch(self) -> None:
+        """Send batches to the model while a call is free."""
+        while len(self._decoding) < self._engine.parallel:
+            waiting = [
+                Waiting(w, w.request.window, w.request.temperature, w.reading.expected_tokens, w.reading.begun, w.age)
+                for w in self._ready
+            ]
+            more = bool(self._computing or self._fresh or self._loading or self._decoding)
+            room = self._batch_size - len(self._begun)
+            batch = [w.item for w in next_batch(waiting, room=room, size=self._call_size, more_to_come=more)]
+            if not batch:
+                return
+            chosen = set(batch)
+            self._ready = [w for w in self._ready if w not in chosen]
+            for work in self._ready:
+                work.age += 1
+            self._begun |= chosen
+            self._tally.add(batches=1, batch_fill=len(batch) / self._call_size, decodings=len(batch))
+            self._decoding[self._model.submit(self._decode, batch)] = batch
+
+    def _decode(self, batch: Sequence[_Work]) -> list[Answer]:
+        with self._tally.stage("decode"):
+            return self._engine.decode([_ask(w) for w in batch])
+
+    def _collect(self, timeout: float) -> None:
+        done, _ = wait(self._futures(), timeout=timeout, return_when=FIRST_COMPLETED)
+        finished: list[_Work] = []
+        for future in done:
+            if future in self._loading:
+                self._loaded(self._loading.pop(future), future)
+            elif future in self._computing:
+                work = self._computing.pop(future)
+                work.features = future.result()
+                if work.shard.lease in self._shards:
+                    self._ready.append(work)
+            else:
+                finished += self._decoded(self._decoding.pop(future), future)
+        if finished:
+            self._advance()  # the model goes on while this batch is written
+            self._checkpoint(finished)
+
+    def _loaded(self, lease: Lease, future: Future[Any]) -> None:
+        try:
+            shard = future.result()
+        except SpotscribeError as e:
+            with self._db.transaction() as tx:
+                jobs.fail_shard(tx, lease, e)
+            return
+        self._shards[lease] = shard
+        self._chunks_per_shard = max(1.0, 0.5 * self._chunks_per_shard + 0.5 * len(shard.open))
+        if not shard.open:
+            self._write(shard, [])
+        for chunk in shard.shard.chunks:
+            if chunk.index in shard.open:
+                reading = Reading(chunk, shard.shard.channel, shard.language)
+                self._fresh.append(_Work(shard, reading, reading.first))
+
+    def _decoded(self, batch: Sequence[_Work], future: Future[Any]) -> list[_Work]:
+        """Give each chunk its answer. The chunks that are read come back; the others wait for another decoding."""
+        try:
+            for work, answer in zip(batch, future.result(), strict=True):
+                work.reading.take(answer)
+        except SpotscribeError as e:
+            self._failed(batch, e)
+        finished = []
+        for work in batch:
+            work.features = None
+            request = work.reading.request
+            if request is None:
+                finished.append(work)
+            elif work.shard.lease in self._shards:
+                work.request, work.age = request, 0
+                self._fresh.append(work)
+            else:
+                self._begun.discard(work)
+        return finished
+
+    def _failed(self, batch: Sequence[_Work], error: SpotscribeError) -> None:
+        """A batch that fails is decoded again chunk by chunk, so that one chunk cannot take others with it."""
+        for work in batch:
+            try:
+                for answer in self._engine.decode([_ask(work)]):
+                    work.reading.take(answer)
+            except PermanentError as alone:
+                work.reading.fail(str(alone) or str(error))
+
+    def _checkpoint(self, finished: Sequence[_Work]) -> None:
+        for shard in {w.shard.lease: w.shard for w in finished}.values():
+            if shard.lease in self._shards:
+                self._write(shard, [w for w in finished if w.shard is shard])
+        self._begun.difference_update(finished)
+
+    def _write(self, shard: _OpenShard, works: Sequence[_Work]) -> None:
+        """Checkpoint, and end the shard with its last chunk: one transaction that checks the fence."""
+        left, last = shard.open - {w.reading.chunk.index for w in works}, False
+        try:
+            with self._tally.stage("write"), self._db.transaction() as tx:
+                checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
+                if not left:
+                    leases.end(tx, shard.lease, "done")
+                    last = jobs.shards_done(tx, shard.job)
+        except LeaseLost:
+            self._drop(shard.lease)
+            return
+        shard.open = left
+        audio = sum(w.reading.chunk.span.duration for w in works)
+        self._tally.add(chunks_decoded=len(works), audio_s=audio)
+        if not left:
+            del self._shards[shard.lease]
+        if last:
+            self._transcribed()
+
+    def _heartbeat(self) -> None:
+        if time.monotonic() - self._renewed < LEASE_S / 3:
+            return
+        self._renewed = time.monotonic()
+        with self._db.transaction() as tx:
+            held = leases.renew(tx, {*self._shards, *self._loading.values()})
+        for lease in [x for x in self._shards if x not in held]:
+            self._drop(lease)
+
+    def _drop(self, lease: Lease) -> None:
+        """Another worker has the shard: forget it."""
+        self._shards.pop(lease, None)
+        self._fresh = [w for w in self._fresh if w.shard.lease != lease]
+        self._ready = [w for w in self._ready if w.shard.lease != lease]
+        self._begun = {w for w in self._begun if w.shard.lease != lease}
+
+    def _leave(self, deadline: float) -> None:
+        """Write what the model finishes in time, give the leases back."""
+        self._fresh, self._ready = [], []
+        while self._decoding and (left := deadline - time.monotonic()) > 0:
+            done, _ = wait(self._decoding, timeout=left, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._checkpoint(self._decoded(self._decoding.pop(future), future))
+        with self._db.transaction() as tx:
+            for lease in {*self._shards, *self._loading.values()}:
+                leases.release(tx, lease)
+        self._shards.clear()
+
+
+def _sound(shard: _OpenShard, span: Span) -> Samples:
+    """The samples of a span of the recording out of its shard."""
+    first = round((span.start - shard.shard.span.start) * SAMPLE_RATE)
+    return shard.samples[max(0, first) : first + round(span.duration * SAMPLE_RATE)]
+
+
+def _ask(work: _Work) -> Ask:
+    chunk, options = work.reading.chunk, work.shard.options
+    if work.features is None:
+        raise PermanentError("a chunk went to the model without features")
+    return Ask(
+        features=work.features,
+        window=work.request.window,
+        duration=work.request.span.duration,
+        language=work.shard.language,
+        task=options.task,
+        temperature=work.request.temperature,
+        words=options.word_timestamps or chunk.cut_before or chunk.cut_after,
+    )

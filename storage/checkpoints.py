@@ -1,0 +1,166 @@
+"""Chunk results as checkpoints, and finished transcripts: what the model's work turns into, fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from chunking.timeline import (
+    ChunkResult,
+    Coverage,
+    CoverageSpan,
+    Segment,
+    Span,
+    Transcript,
+    Word,
+)
+from storage import leases
+from storage.database import upsert
+from storage.leases import Lease
+from storage.records import from_record, to_record
+from storage.tables import Checkpoint, CoverageRow, SegmentRow, TranscriptRow
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a transcript was made."""
+
+    sha256: str
+    options_digest: str
+    model: str
+    compute_type: str
+    task: str
+
+
+def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence[ChunkResult]) -> int:
+    """Accept results of one leased shard, once each. Raises LeaseLost, and then nothing of them is written."""
+    leases.hold(tx, lease)
+    if not results:
+        return 0
+    rows = [
+        {
+            "job_id": job,
+            "chunk": r.index,
+            "shard_id": lease.id,
+            "fence": lease.fence,
+            "worker": worker,
+            "decodes": r.decodes,
+            "result": to_record(r),
+        }
+        for r in sorted(results, key=lambda r: r.index)
+    ]
+    written = tx.execute(upsert(tx, Checkpoint).values(rows).on_conflict_do_nothing().returning(Checkpoint.chunk))
+    return len(written.all())
+
+
+def of_shard(tx: Connection, shard: int) -> set[int]:
+    """Chunks of the shard that are done."""
+    return set(tx.execute(select(Checkpoint.chunk).where(Checkpoint.shard_id == shard)).scalars())
+
+
+def of_job(tx: Connection, job: int) -> list[ChunkResult]:
+    """All accepted results of a job, in order of their chunks."""
+    rows = tx.execute(select(Checkpoint.result).where(Checkpoint.job_id == job).order_by(Checkpoint.chunk)).scalars()
+    return [from_record(ChunkResult, r) for r in rows]
+
+
+def write_transcript(tx: Connection, transcript: Transcript, made: Made) -> int:
+    """The transcript's rows; the answer is its id. Text is cleaned of what Postgres refuses."""
+    t = transcript
+    inserted = tx.execute(
+        insert(TranscriptRow)
+        .values(
+            sha256=made.sha256,
+            options_digest=made.options_digest,
+            model=made.model,
+            compute_type=made.compute_type,
+            task=made.task,
+            language=t.language,
+            language_probability=t.language_probability,
+            duration_s=t.duration,
+            channels=t.channels,
+            words=t.words,
+            transcribed_s=t.seconds(Coverage.TRANSCRIBED),
+            no_speech_s=t.seconds(Coverage.NO_SPEECH),
+            failed_s=t.seconds(Coverage.FAILED),
+        )
+        .returning(TranscriptRow.id)
+    ).scalar_one()
+    if t.segments:
+        tx.execute(insert(SegmentRow), [_segment_row(inserted, i, s) for i, s in enumerate(t.segments)])
+    if t.coverage:
+        tx.execute(insert(CoverageRow), [_coverage_row(inserted, i, c) for i, c in enumerate(t.coverage)])
+    return int(inserted)
+
+
+def read_transcript(tx: Connection, transcript: int) -> Transcript:
+    """The transcript again, from its rows."""
+    row = tx.execute(select(TranscriptRow).where(TranscriptRow.id == transcript)).one()
+    segments = tx.execute(
+        select(SegmentRow).where(SegmentRow.transcript_id == transcript).order_by(SegmentRow.position)
+    )
+    coverage = tx.execute(
+        select(CoverageRow).where(CoverageRow.transcript_id == transcript).order_by(CoverageRow.position)
+    )
+    return Transcript(
+        duration=row.duration_s,
+        channels=row.channels,
+        language=row.language,
+        language_probability=row.language_probability,
+        segments=tuple(_segment(s) for s in segments),
+        coverage=tuple(CoverageSpan(Span(c.start_s, c.end_s), Coverage(c.kind), c.reason, c.channel) for c in coverage),
+    )
+
+
+def clean(text: str) -> str:
+    """Without NUL and lone surrogates: Postgres refuses both."""
+    return text.replace("\x00", "").encode("utf-8", "ignore").decode("utf-8")
+
+
+def _segment_row(transcript: int, position: int, s: Segment) -> dict[str, object]:
+    return {
+        "transcript_id": transcript,
+        "position": position,
+        "channel": s.channel,
+        "start_s": s.start,
+        "end_s": s.end,
+        "text": clean(s.text),
+        "language": s.language,
+        "avg_logprob": s.avg_logprob,
+        "no_speech_prob": s.no_speech_prob,
+        "compression_ratio": s.compression_ratio,
+        "temperature": s.temperature,
+        "flags": " ".join(s.flags),
+        "words": [[w.start, w.end, clean(w.text), w.probability] for w in s.words] or None,
+    }
+
+
+def _coverage_row(transcript: int, position: int, c: CoverageSpan) -> dict[str, object]:
+    return {
+        "transcript_id": transcript,
+        "position": position,
+        "channel": c.channel,
+        "start_s": c.span.start,
+        "end_s": c.span.end,
+        "kind": c.kind.value,
+        "reason": c.reason,
+    }
+
+
+def _segment(row: Row[Any]) -> Segment:
+    return Segment(
+        start=row.start_s,
+        end=row.end_s,
+        text=row.text,
+        language=row.language,
+        channel=row.channel,
+        avg_logprob=row.avg_logprob,
+        no_speech_prob=row.no_speech_prob,
+        compression_ratio=row.compression_ratio,
+        temperature=row.temperature,
+        flags=tuple(row.flags.split()),
+        words=tuple(Word(*w) for w in row.words or ()),
+    )

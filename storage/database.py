@@ -1,0 +1,117 @@
+"""One engine for SQLite (one machine) and Postgres (a fleet), its transactions, and the database's own clock.
+
+All decisions about leases use the database's time: workers' clocks may be hours off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, DateTime, Engine, create_engine, event, inspect, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from chunking.errors import UsageError
+
+BUSY_S = 30
+"""How long a writer waits for SQLite's one write lock before it is an error."""
+
+
+class now_plus(FunctionElement[Any]):  # noqa: N801 (it reads as the SQL function that it is)
+    """The database's time, so many seconds from now."""
+
+    type = DateTime(timezone=True)
+    inherit_cache = True
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        from sqlalchemy import Float, literal
+
+        super().__init__(literal(float(seconds), Float()))
+
+
+@compiles(now_plus, "sqlite")
+def _sqlite_now(element: now_plus, compiler: Any, **kw: Any) -> str:
+    return f"strftime('%Y-%m-%d %H:%M:%f', 'now', ({compiler.process(element.clauses, **kw)}) || ' seconds')"
+
+
+@compiles(now_plus, "postgresql")
+def _postgres_now(element: now_plus, compiler: Any, **kw: Any) -> str:
+    return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+
+
+class Database:
+    """The engine and its transactions. Safe to share by threads."""
+
+    def __init__(self, url: str, *, pool_size: int = 4) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4, "pool_pre_ping": not self.is_sqlite}
+        if self.is_sqlite and self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+        self.engine: Engine = create_engine(self.url, **options)
+        if self.is_sqlite:
+            _tune_sqlite(self.engine)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """One transaction: committed at the end, rolled back on an error."""
+        with self.engine.begin() as connection:
+            yield connection
+
+    def upgrade(self) -> None:
+        """Create or migrate the schema. Costs one query when it is up to date."""
+        from migrations import HEAD
+
+        if self.revision() == HEAD:
+            return
+        from alembic import command
+        from alembic.config import Config
+
+        import migrations
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        with self.engine.begin() as connection:
+            if not self.is_sqlite:  # two workers that start at once must not both migrate
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('spotscribe.migrate'))"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def revision(self) -> str | None:
+        """The migration that the schema stands at; None for an empty database."""
+        with self.engine.connect() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def upsert(connection: Connection, table: Any) -> Any:
+    """An INSERT that knows ON CONFLICT, in the dialect of this connection."""
+    name = connection.dialect.name
+    if name == "sqlite":
+        return sqlite.insert(table)
+    if name == "postgresql":
+        return postgresql.insert(table)
+    raise UsageError(f"the database must be sqlite or postgresql, not {name}")
+
+
+def _tune_sqlite(engine: Engine) -> None:
+    """WAL, so that readers do not wait; NORMAL survives any death of the process; BEGIN IMMEDIATE is the one lock."""
+
+    @event.listens_for(engine, "connect")
+    def _connect(dbapi: Any, _record: Any) -> None:
+        dbapi.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_S * 1000}", "foreign_keys=ON"):
+            dbapi.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

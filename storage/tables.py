@@ -1,0 +1,226 @@
+"""The tables. Their history is in migrations/; a test holds the two together.
+
+Times in a recording are seconds (`_s`); times of day are the database's, in UTC. The records that a query never looks
+into (a shard's plan, a checkpoint's content, a segment's words) are JSON; everything else is a column.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from storage.database import now_plus
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+LEADER = text("leader = 1")
+Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    """The metadata and how columns are typed."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        str: Text,
+        float: Float,
+        int: Integer,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSON,
+        list[Any]: JSON,
+    }
+
+
+class Leased:
+    """What makes a row leasable (storage/leases.py)."""
+
+    state: Mapped[str]
+    priority: Mapped[int] = mapped_column(server_default="0")
+    assigned: Mapped[str | None]
+    """The only worker that may take it: one machine's run takes its own jobs and no others. None: any."""
+    fence: Mapped[int] = mapped_column(server_default="0")
+    worker: Mapped[str | None]
+    lease_until: Mapped[datetime | None]
+    next_run_at: Mapped[datetime | None]
+    crashes: Mapped[int] = mapped_column(server_default="0")
+
+
+class Recording(Base):
+    """One source media object. `identity` says which bytes are meant: URL and version, or URL, size and change time."""
+
+    __tablename__ = "recordings"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    url: Mapped[str] = mapped_column(index=True)
+    identity: Mapped[str] = mapped_column(unique=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str | None] = mapped_column(index=True)
+    container: Mapped[str | None]
+    codec: Mapped[str | None]
+    sample_rate: Mapped[int | None]
+    channels: Mapped[int | None]
+    expected_s: Mapped[float | None]
+    decoded_s: Mapped[float | None]
+    duration_s: Mapped[float | None]
+    decode_errors: Mapped[int | None]
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class Job(Leased, Base):
+    """The request to transcribe one recording with one set of options."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("recording_id", "options_digest"),
+        Index("ix_jobs_claim", "state", "priority", "id"),
+        Index("uq_jobs_leader", "content_key", unique=True, sqlite_where=LEADER, postgresql_where=LEADER),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    recording_id: Mapped[int] = mapped_column(ForeignKey("recordings.id"))
+    options: Mapped[dict[str, Any]]
+    options_digest: Mapped[str]
+    model: Mapped[str]
+    code: Mapped[str | None]
+    error: Mapped[str | None]
+    content_key: Mapped[str | None]
+    """SHA-256 of the bytes and the options' digest: equal keys are decoded once."""
+    leader: Mapped[int] = mapped_column(server_default="0")
+    """1 for the one job of its content key that is decoded; the others wait for it."""
+    follows: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    force: Mapped[int] = mapped_column(server_default="0")
+    language: Mapped[str | None]
+    language_probability: Mapped[float | None]
+    duration_s: Mapped[float | None]
+    channels: Mapped[int | None]
+    transcript_id: Mapped[int | None] = mapped_column(ForeignKey("transcripts.id"))
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+    finished_at: Mapped[datetime | None]
+
+
+class ShardRow(Leased, Base):
+    """About ten minutes of prepared audio and how it is cut into chunks."""
+
+    __tablename__ = "shards"
+    __table_args__ = (UniqueConstraint("job_id", "position"), Index("ix_shards_claim", "state", "priority", "id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"))
+    position: Mapped[int]
+    channel: Mapped[int]
+    start_s: Mapped[float]
+    end_s: Mapped[float]
+    chunks: Mapped[int]
+    object_key: Mapped[str]
+    plan: Mapped[dict[str, Any]]
+
+
+class Checkpoint(Base):
+    """A chunk's result, written in the transaction that checked the fence."""
+
+    __tablename__ = "checkpoints"
+
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    chunk: Mapped[int] = mapped_column(primary_key=True)
+    shard_id: Mapped[int] = mapped_column(ForeignKey("shards.id"), index=True)
+    fence: Mapped[int]
+    worker: Mapped[str]
+    decodes: Mapped[int]
+    result: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class TranscriptRow(Base):
+    """The finished result of a job, and of every job with the same content and options."""
+
+    __tablename__ = "transcripts"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    sha256: Mapped[str] = mapped_column(index=True)
+    options_digest: Mapped[str]
+    model: Mapped[str]
+    compute_type: Mapped[str]
+    task: Mapped[str]
+    language: Mapped[str]
+    language_probability: Mapped[float]
+    duration_s: Mapped[float]
+    channels: Mapped[int]
+    words: Mapped[int]
+    transcribed_s: Mapped[float]
+    no_speech_s: Mapped[float]
+    failed_s: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class SegmentRow(Base):
+    """A piece of a transcript: a sentence where the text allows it."""
+
+    __tablename__ = "segments"
+
+    transcript_id: Mapped[int] = mapped_column(ForeignKey("transcripts.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    channel: Mapped[int]
+    start_s: Mapped[float]
+    end_s: Mapped[float]
+    text: Mapped[str]
+    language: Mapped[str]
+    avg_logprob: Mapped[float]
+    no_speech_prob: Mapped[float]
+    compression_ratio: Mapped[float]
+    temperature: Mapped[float]
+    flags: Mapped[str]
+    """Names of quality flags, separated by space."""
+    words: Mapped[list[Any] | None]
+    """[start_s, end_s, text, probability] for each word, where word times were asked for."""
+
+
+class CoverageRow(Base):
+    """What became of a stretch of one channel. A channel's stretches add up to the recording's duration."""
+
+    __tablename__ = "coverage"
+    __table_args__ = (CheckConstraint("kind IN ('transcribed', 'no_speech', 'failed')", name="kind"),)
+
+    transcript_id: Mapped[int] = mapped_column(ForeignKey("transcripts.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    channel: Mapped[int]
+    start_s: Mapped[float]
+    end_s: Mapped[float]
+    kind: Mapped[str]
+    reason: Mapped[str]
+
+
+class Output(Base):
+    """A file that somebody wants of a job's transcript, and whether it has been written."""
+
+    __tablename__ = "outputs"
+    __table_args__ = (UniqueConstraint("url"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
+    format: Mapped[str]
+    url: Mapped[str]
+    size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    sha256: Mapped[str | None]
+    written_at: Mapped[datetime | None]

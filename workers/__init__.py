@@ -1,0 +1,1 @@
+"""Everything with a main loop, a signal handler or a command line."""

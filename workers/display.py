@@ -1,0 +1,81 @@
+"""What a run shows while it goes: a progress bar on a terminal, plain lines in a pipe, nothing with --json."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from pipeline.ingestion import Findings
+from workers.local import FileEnd, Progress
+
+Show = Callable[[Progress], None]
+
+
+@contextmanager
+def display(findings: Findings, model: str, *, as_json: bool) -> Iterator[Show]:
+    """Yields what to call with each progress."""
+    if not as_json:
+        files = len(findings.found)
+        english = (
+            " (English only, the quickest; --model small or large-v3-turbo read better)" if model == "tiny.en" else ""
+        )
+        click.echo(f"{files} recording{'s' if files != 1 else ''}, model {model}{english}")
+    if sys.stderr.isatty():
+        with _bar(lines=not as_json) as show:
+            yield show
+    else:
+        yield _silent if as_json else _plain
+
+
+def line(end: FileEnd) -> str:
+    """One ended file in one line."""
+    why = f" ({end.code}: {end.error})" if end.error else ""
+    text = f"{end.seconds:8.1f} s  {end.words:6d} words" if end.state in {"done", "partial"} else " " * 24
+    return f"{end.state:9}{text}  {end.source}{why}"
+
+
+def _silent(progress: Progress) -> None:
+    pass
+
+
+def _plain(progress: Progress) -> None:
+    for end in progress.newly:
+        click.echo(line(end))
+
+
+@contextmanager
+def _bar(*, lines: bool) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.fields[files]} files"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TextColumn("{task.fields[audio]}"),
+        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("run", total=None, files="0", audio="", speed="", left="")
+
+        def show(p: Progress) -> None:
+            if lines:
+                for end in p.newly:
+                    console.print(line(end), markup=False, highlight=False)
+            bar.update(
+                task,
+                total=p.total_s or None,
+                completed=p.done_s,
+                files=f"{p.ended}/{p.files}",
+                audio=f"{p.done_s / 60:.1f}/{p.total_s / 60:.1f} min",
+                speed=f"{p.rtfx:.0f}x",
+                left=f"{p.left_s:.0f} s left" if p.left_s is not None else "",
+            )
+
+        yield show
