@@ -35,7 +35,8 @@ _SAMPLE_BYTES = 2
 _WALL_S, _WALL_BYTES_PER_S = 60.0, 200_000
 """The slowest decoder met does ten times this rate; a day of speech at 24 kbit/s gets 20 minutes."""
 _REPORT_BYTES = 1 << 16
-_FLAC_LEVEL = 0.0
+_FLAC_LEVEL = 0.5
+"""Of 0 to 1. An hour of speech takes 0.7 s; 0 saves nothing, 1 takes twice as long for 2 % fewer bytes."""
 
 
 class DecoderPool:
@@ -70,7 +71,12 @@ class DecoderPool:
         """
         with source.open("rb", buffering=0) as given, pcm.open("wb", buffering=0) as taken:
             fds = given.fileno(), taken.fileno()
-            wall = options.wall_s or _WALL_S + os.fstat(fds[0]).st_size / _WALL_BYTES_PER_S
+            size = os.fstat(fds[0]).st_size
+            if not size:
+                raise Rejected("the file is empty (0 bytes)", code=Code.EMPTY)
+            if size > options.max_bytes:
+                raise Rejected(f"larger than {options.max_bytes} bytes", code=Code.TOO_LARGE)
+            wall = options.wall_s or _WALL_S + size / _WALL_BYTES_PER_S
             request = _request(options, wall)
             closed = self._closed
             answer = self._ask(request, fds, wall)

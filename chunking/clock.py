@@ -38,6 +38,7 @@ class Clock:
         self.other_tracks_end = 0.0
         self._good_bytes = 0
         self._bad_bytes = 0
+        self._skipped = 0  # bytes between the last two good packets
         self._owed = 0.0  # seconds of skipped bytes that are no silence yet
         self._cut = False  # the last packet failed
         self._unpaid = False  # packets failed, and no gap has stood for them yet
@@ -46,14 +47,16 @@ class Clock:
         """A container begins here (or a link of a chained one): its own clock starts at `start`."""
         self._untimed = container in UNTIMED
         self._continuous = container in CONTINUOUS
+        self._by_bytes = container == "matroska,webm"
         self._shift = self.position - start
         self._latest = None if length is None else self.position + length + 1.0
 
-    def other_track(self, begins: float, ends: float) -> None:
+    def other_track(self, begins: float, ends: float, last_byte: int) -> None:
         """Note a packet of another track. It may show that the container's clock starts earlier than was said."""
         if not self.decoded:
             self._shift = max(self._shift, self.position - begins)
         self.other_tracks_end = max(self.other_tracks_end, ends + self._shift)
+        self.end = max(self.end, last_byte)
 
     def packet_failed(self, size: int) -> None:
         self.errors += 1
@@ -68,6 +71,7 @@ class Clock:
             skipped = at - self.end if self.first is not None else 0
             if self._untimed and skipped > 0 and self.decoded and not after_tag:
                 self._owed += skipped * self.decoded / self._good_bytes
+            self._skipped = skipped
             self.first = at if self.first is None else self.first
             self.end = at + size
         self._good_bytes += size
@@ -85,9 +89,14 @@ class Clock:
             return 0.0
         latest = self.position + _UNKNOWN_GAP_S if self._latest is None else self._latest
         if ahead < 0 and self.position - ahead <= latest:
-            return self._insert(-ahead, damage=self.decoded > 0 and (self._continuous or self._unpaid))
+            return self._insert(-ahead, damage=self.decoded > 0 and (self._unpaid or self._had_audio(-ahead)))
         self._shift += ahead
         return 0.0
+
+    def _had_audio(self, gap: float) -> bool:
+        """Whether a gap in the time stamps held audio once. Matroska can pause, but then it skips no bytes."""
+        skipped = self._by_bytes and 2 * self._skipped > gap * self._good_bytes / self.decoded
+        return self._continuous or skipped
 
     def frame_ends(self, seconds: float) -> None:
         self.position += seconds

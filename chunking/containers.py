@@ -25,7 +25,7 @@ UNTIMED = frozenset(
     ("aac", "ac3", "amr", "amrnb", "amrwb", "dts", "dtshd", "eac3", "gsm", "loas", "mlp", "mp3", "truehd")
 )
 """Bare frames one after another: no clock, and a duration that FFmpeg guesses from the bit rate."""
-CONTINUOUS = UNTIMED | {"aiff", "ape", "au", "caf", "dsf", "flac", "mpeg", "mpegts", "tta", "voc", "w64", "wav", "wv"}
+CONTINUOUS = UNTIMED | {"aiff", "ape", "au", "caf", "dsf", "flac", "mpeg", "mpegts", "ogg", "tta", "voc", "w64", "wav"}
 """Never recorded with holes: a hole in the time stamps is damage."""
 
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)

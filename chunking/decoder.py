@@ -16,8 +16,6 @@ from typing import Any
 import av
 import av.subtitles.codeccontext
 import av.subtitles.stream
-import av.video.codeccontext
-import av.video.stream
 import numpy as np
 from av.audio.stream import AudioStream
 from av.codec.codec import Codec, codecs_available
@@ -39,8 +37,6 @@ _LOWEST_RATE = 1000
 """Samples per second; a header that claims less is wrong, and would unpack to days."""
 _RESUMES = 100
 """How often to go on behind bytes that the demuxer cannot read."""
-_HOPELESS = 1000
-"""Packets that failed before any decoded: then none will."""
 
 
 def _decodes_audio(name: str) -> bool:
@@ -67,6 +63,7 @@ class _Converter:
     """
 
     def __init__(self, frame: av.AudioFrame) -> None:
+        self._kind = frame.format.name, frame.layout.name, frame.sample_rate
         self.names = tuple(channel.name for channel in frame.layout.channels)
         self._rate = frame.sample_rate
         self._waiting = 0
@@ -78,6 +75,9 @@ class _Converter:
         self._graph.link_nodes(source, target, self._graph.add("abuffersink"))
         self._graph.configure()
         self._graph.set_audio_frame_size(SAMPLE_RATE)
+
+    def takes(self, frame: av.AudioFrame) -> bool:
+        return self._kind == (frame.format.name, frame.layout.name, frame.sample_rate)
 
     def push(self, frame: av.AudioFrame) -> Iterator[Block]:
         frame.pts = None
@@ -98,8 +98,8 @@ class _Converter:
             except (av.BlockingIOError, av.EOFError):
                 return
             assert isinstance(frame, av.AudioFrame)
-            samples = np.asarray(frame.to_ndarray(), dtype=np.float32)
-            yield samples.reshape(-1, len(self.names)).T  # packed, because PyAV 18 crashes on 8 planes
+            packed = np.asarray(frame.to_ndarray(), dtype=np.float32)  # PyAV 18 crashes on 8 planes
+            yield packed.reshape(-1, len(self.names)).T
 
 
 def _open(fd: int, size: int, begin: int = 0) -> InputContainer:
@@ -140,14 +140,9 @@ class _Decoding:
         self._clock = Clock()
         self._writer = PcmWriter(output, options, self._size)
         self._converter: _Converter | None = None
-        self._kind: tuple[str, str, int] | None = None
         self._stopped = False  # the demuxer gave up before the end
 
     def run(self) -> MediaReport:
-        if not self._size:
-            raise Rejected("the file is empty (0 bytes)", code=Code.EMPTY)
-        if self._size > self._options.max_bytes:
-            raise Rejected(f"larger than {self._options.max_bytes} bytes", code=Code.TOO_LARGE)
         container = _open(self._fd, self._size)
         track = _pick(container, self._options.track)
         self._consume(container, container.streams.audio[track], 0)
@@ -164,18 +159,17 @@ class _Decoding:
             self._clock.end = at
             try:
                 container = _open(self._fd, self._size, at)
-                self._consume(container, container.streams.audio[_pick(container, None)], at)
-            except Rejected as error:
-                if error.code in (Code.TOO_LONG, Code.TOO_LARGE):
-                    raise
+                stream = container.streams.audio[_pick(container, None)]
+            except Rejected:
                 self._stopped = True
+                continue
+            self._consume(container, stream, at)
         return links
 
     def _consume(self, container: InputContainer, stream: AudioStream, begin: int) -> None:
         """Decode one container, which starts `begin` bytes into the file, to its end."""
         stream.codec_context.thread_count = 1
-        start = (container.start_time or 0) / 1e6
-        self._clock.begin(container.format.name, start, _length(container, stream))
+        self._clock.begin(container.format.name, (container.start_time or 0) / 1e6, _length(container, stream))
         others = [other for other in container.streams if other is not stream]
         watched = others if stream.duration is None else []
         for other in others:
@@ -186,7 +180,8 @@ class _Decoding:
                 self._decode(packet, begin)
             elif packet.pts is not None:
                 begins = float(packet.pts * packet.time_base)
-                self._clock.other_track(begins, begins + float((packet.duration or 0) * packet.time_base))
+                ends = begins + float((packet.duration or 0) * packet.time_base)
+                self._clock.other_track(begins, ends, (packet.pos or 0) + packet.size)
 
     def _packets(self, container: InputContainer, streams: list[Any]) -> Iterator[Packet[Any]]:
         """All packets, going on behind what the demuxer cannot read (but not in Ogg, where that is a new link)."""
@@ -206,8 +201,6 @@ class _Decoding:
         except _FAILURES:
             if packet.size:
                 self._clock.packet_failed(packet.size)
-            if self._clock.errors > _HOPELESS and not self._clock.packets:
-                raise Rejected("nothing in this file decodes", code=Code.UNDECODABLE) from None
             return
         if packet.size:
             at = None if packet.pos is None or packet.pos < 0 else packet.pos + begin
@@ -220,11 +213,9 @@ class _Decoding:
     def _frame(self, frame: av.AudioFrame) -> None:
         if frame.sample_rate < _LOWEST_RATE:
             raise Rejected(f"a sample rate of {frame.sample_rate} Hz cannot be right", code=Code.UNDECODABLE)
-        kind = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if kind != self._kind:
+        if self._converter is not None and not self._converter.takes(frame):
             self._flush()
-            self._kind = kind
-            self._writer.open(frame.layout.nb_channels)
+        self._writer.open(frame.layout.nb_channels)
         self._silence(self._clock.frame_begins(frame.time))
         self._clock.frame_ends(frame.samples / frame.sample_rate)
         if self._converter is None:
@@ -298,11 +289,9 @@ def _work(source: int, output: int, options: dict[str, Any]) -> dict[str, Any]:
 def _warm_up() -> None:
     """Decode a moment of silence: PyAV imports as it goes, and a child can no longer open a module's file."""
     wav = b"RIFF\xa4\x01\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\x80\x01\0\0" + bytes(384)
-    source, output = os.memfd_create("warm-up"), os.memfd_create("warm-up")
-    os.write(source, wav)
-    _work(source, output, {})
-    os.close(source)
-    os.close(output)
+    with open(os.memfd_create("in"), "w+b", buffering=0) as source, open(os.memfd_create("out"), "w+b") as output:
+        source.write(wav)
+        _work(source.fileno(), output.fileno(), {})
 
 
 if __name__ == "__main__":

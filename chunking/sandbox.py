@@ -149,7 +149,7 @@ def _keep_only(null: int, source: int, output: int, status: int) -> None:
 
 
 def _limit(cpu_s: int, output_bytes: int) -> None:
-    with open("/proc/self/statm", encoding="ascii") as statm:
+    with open("/proc/self/statm", "rb") as statm:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     for what, most in (
         (resource.RLIMIT_AS, used + _MEMORY),

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from chunking import audio, speech
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport
-from chunking.errors import Code, PermanentError, Rejected, TransientError
+from chunking.errors import Code, Interrupted, PermanentError, Rejected, TransientError
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
 from chunking.timeline import Plan, Shard, Span
@@ -61,9 +61,10 @@ class Preparer:
                 self._end(lease, "rejected", e)
             except PermanentError as e:
                 self._end(lease, "failed", e)
-            except TransientError:
-                with self._db.transaction() as tx:
-                    leases.release(tx, lease, wait_s=jobs.TRY_AGAIN_S)
+            except Interrupted:
+                self._give_back(lease, 0.0)
+            except (TransientError, OSError):  # a full disk, a lost mount: not the recording's fault
+                self._give_back(lease, jobs.TRY_AGAIN_S)
 
     def _prepare(self, lease: Lease, folder: Path) -> None:
         with self._db.transaction() as tx:
@@ -78,7 +79,7 @@ class Preparer:
         pcm = folder / "sound.pcm"
         with self._tally.stage("decode_media"):
             report = self._decoder.decode(source, pcm, self._decode_options(job))
-        channels = report.channels if job.options.channels == "split" else 1
+        channels = report.pcm_channels
         cut = self._cut(pcm, channels, report.duration_s)
         self._tally.add(prepared_s=cut.duration, planned_s=sum(c.span.duration for c in cut.chunks))
         with self._tally.stage("shards"):
@@ -122,6 +123,10 @@ class Preparer:
             max_duration_s=self._options.max_duration_s,
             max_bytes=self._options.max_bytes,
         )
+
+    def _give_back(self, lease: Lease, wait_s: float) -> None:
+        with self._db.transaction() as tx:
+            leases.release(tx, lease, wait_s=wait_s)
 
     def _end(self, lease: Lease, state: str, error: PermanentError) -> None:
         with self._db.transaction() as tx:

@@ -236,9 +236,8 @@ def _drafts(transcript: Transcript, channel: int | None) -> list[_Draft]:
 def _schedule(drafts: Sequence[_Draft], duration: float) -> tuple[Cue, ...]:
     """A place on the screen for each draft, in whole milliseconds, so that nothing written to a file can overlap.
 
-    A cue begins when it is spoken or, where there is no room for the one before it, a little later. A recording too
-    short for a second per cue is shared out evenly; at the very least a cue stays for a millisecond.
-    """
+    A cue begins when it is spoken, or a little later where the one before it needs the time. A recording too short for
+    a second per cue is shared out evenly, down to a millisecond each."""
     limit = max(int(duration * 1000 + 0.001), len(drafts))
     least = min(int(SHORTEST * 1000), limit // max(1, len(drafts)))
     starts: list[int] = []

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, DateTime, Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, DateTime, Engine, Float, create_engine, event, inspect, literal, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -29,8 +30,6 @@ class now_plus(FunctionElement[Any]):  # noqa: N801 (it reads as the SQL functio
     inherit_cache = True
 
     def __init__(self, seconds: float = 0.0) -> None:
-        from sqlalchemy import Float, literal
-
         super().__init__(literal(float(seconds), Float()))
 
 
@@ -48,7 +47,7 @@ class Database:
     """The engine and its transactions. Safe to share by threads."""
 
     def __init__(self, url: str, *, pool_size: int = 4) -> None:
-        self.url = make_url(url)
+        self.url = _checked(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4, "pool_pre_ping": not self.is_sqlite}
         if self.is_sqlite and self.url.database:
@@ -93,14 +92,21 @@ class Database:
         self.engine.dispose()
 
 
+def _checked(url: str) -> URL:
+    """The URL, with psycopg for Postgres. Raises UsageError where it names neither of our databases."""
+    try:
+        made = make_url(url)
+    except ArgumentError:
+        raise UsageError("the database URL cannot be read; it looks like postgresql://user@host/name") from None
+    backend = made.get_backend_name()
+    if backend not in {"sqlite", "postgresql"}:
+        raise UsageError(f"the database must be sqlite or postgresql, not {backend}")
+    return made.set(drivername="postgresql+psycopg") if backend == "postgresql" else made
+
+
 def upsert(connection: Connection, table: Any) -> Any:
     """An INSERT that knows ON CONFLICT, in the dialect of this connection."""
-    name = connection.dialect.name
-    if name == "sqlite":
-        return sqlite.insert(table)
-    if name == "postgresql":
-        return postgresql.insert(table)
-    raise UsageError(f"the database must be sqlite or postgresql, not {name}")
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def _tune_sqlite(engine: Engine) -> None:

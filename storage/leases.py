@@ -60,12 +60,12 @@ def claim(tx: Connection, step: Step, worker: str, *, limit: int = 1, seconds: f
         and_(t.state == step.running, t.lease_until < now_plus()),
     )
     mine = or_(t.assigned.is_(None), t.assigned == worker)
-    wanted = (
-        select(t.id).where(free, mine).order_by(t.priority.desc(), t.id).limit(limit).with_for_update(skip_locked=True)
-    )
+    wanted = select(t.id).where(free, mine).order_by(t.priority.desc(), t.id).limit(limit)
+    # A plain subquery may run once for each row, and then takes more than the limit; a CTE runs once.
+    picked = wanted.with_for_update(skip_locked=True).cte("picked").prefix_with("MATERIALIZED", dialect="postgresql")
     taken = tx.execute(
         update(step.table)
-        .where(t.id.in_(wanted.scalar_subquery()), free)
+        .where(t.id.in_(select(picked.c.id)), free)
         .values(
             state=step.running,
             fence=t.fence + 1,

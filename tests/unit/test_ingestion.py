@@ -1,0 +1,72 @@
+"""What a user names becomes recordings, each once; what is no media is told, not dropped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chunking.errors import UsageError
+from pipeline.ingestion import find_recordings, target_paths
+
+
+def make(folder: Path, *names: str, content: bytes = b"RIFF....WAVEfmt ") -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def test_folders_are_searched_below_and_hidden_files_left(tmp_path: Path) -> None:
+    make(tmp_path, "a.wav", "b/c.MP3", "b/d/e.ogg", ".hidden.wav", ".git/x.wav", "notes.txt", "no_suffix")
+    make(tmp_path, "text_without_suffix", content=b"hello")
+    found = find_recordings([str(tmp_path)])
+    assert sorted(str(f.target) for f in found.found) == ["a", "b/c", "b/d/e", "no_suffix"]
+    assert sorted(p.name for p in found.skipped) == ["notes.txt", "text_without_suffix"]
+
+
+def test_a_file_that_is_named_is_taken_whatever_it_is_called(tmp_path: Path) -> None:
+    make(tmp_path, "notes.txt")
+    assert len(find_recordings([str(tmp_path / "notes.txt")]).found) == 1
+
+
+def test_each_recording_once(tmp_path: Path) -> None:
+    make(tmp_path, "a.wav", "b.wav")
+    found = find_recordings([str(tmp_path), str(tmp_path / "a.wav"), str(tmp_path / "*.wav")])
+    assert len(found.found) == 2
+
+
+def test_patterns_and_names_that_look_like_patterns(tmp_path: Path) -> None:
+    make(tmp_path, "call[1].wav", "call1.wav", "x/y/z.wav")
+    assert [f.path.name for f in find_recordings([str(tmp_path / "call[1].wav")]).found] == ["call[1].wav"]
+    assert [f.path.name for f in find_recordings([str(tmp_path / "call?.wav")]).found] == ["call1.wav"]
+    assert [f.path.name for f in find_recordings([str(tmp_path / "**/z.wav")]).found] == ["z.wav"]
+
+
+@pytest.mark.parametrize("name", ["missing.wav", "*.wav", "empty"])
+def test_nothing_to_transcribe_is_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"no such file|no recordings"):
+        find_recordings([str(tmp_path / name)])
+
+
+def test_a_folder_of_other_files_says_so(tmp_path: Path) -> None:
+    make(tmp_path, "a.txt", "b.pdf")
+    with pytest.raises(UsageError, match=r"no recordings in .* \(2 other files\)"):
+        find_recordings([str(tmp_path)])
+
+
+def test_targets_of_like_named_recordings_differ(tmp_path: Path) -> None:
+    make(tmp_path, "x/a.wav", "y/a.mp3", "y/a.wav")
+    a, b, c = find_recordings([str(tmp_path / "x/a.wav"), str(tmp_path / "y/a.mp3"), str(tmp_path / "y/a.wav")]).found
+    assert [str(p) for p in target_paths(a, ".txt")][0] == "a.txt"
+    assert [str(p) for p in target_paths(b, ".txt")][1] == "a.mp3.txt"
+    assert len({list(target_paths(f, ".txt"))[2] for f in (a, b, c)}) == 3
+
+
+def test_names_that_the_file_system_bears_but_not_with_more_letters(tmp_path: Path) -> None:
+    make(tmp_path, f"{'n' * 250}.wav")
+    (found,) = find_recordings([str(tmp_path)]).found
+    assert all(len(os.fsencode(p.name)) < 255 for p in target_paths(found, ".json"))
+    assert list(target_paths(found, ".json"))

@@ -1,0 +1,101 @@
+"""A chunk is read to its end: doubtful answers climb the ladder, unread tails are asked for, the end is accounted for."""
+
+from dataclasses import replace
+
+from chunking.timeline import Chunk, Span, Word
+from pipeline.engine import Answer, Piece
+from pipeline.reading import Reading
+
+CHUNK = Chunk(3, Span(100.0, 112.0), (Span(100.5, 105.0), Span(106.0, 111.5)), 15.0)
+
+
+def said(*pieces: tuple[float, float, str], logprob: float = -0.3, **more: object) -> Answer:
+    made = tuple(Piece(a, b, t) for a, b, t in pieces)
+    return replace(Answer(made, 20, logprob, 0.01), **more)  # type: ignore[arg-type]
+
+
+def test_a_good_answer_ends_it() -> None:
+    reading = Reading(CHUNK, 1, "en")
+    assert reading.request is not None
+    assert (reading.request.span, reading.request.window, reading.request.temperature) == (CHUNK.span, 15.0, 0.0)
+    reading.take(said((0.5, 5.0, "One."), (6.0, 11.6, "Two.")))
+    assert reading.request is None
+    result = reading.result()
+    assert [(s.start, s.end, s.text, s.channel, s.flags) for s in result.segments] == [
+        (100.5, 105.0, "One.", 1, ()),
+        (106.0, 111.6, "Two.", 1, ()),
+    ]
+    assert (result.index, result.decodes, result.gaps) == (3, 1, ())
+
+
+def test_an_unread_tail_is_a_part_of_its_own() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.take(said((0.5, 5.0, "One.")))
+    assert reading.request is not None
+    assert reading.request.span == Span(105.9, 112.0)
+    assert reading.request.window == 10.0
+    reading.take(said((0.1, 5.6, "Two.")))
+    assert reading.request is None
+    assert [(s.start, s.text, s.flags) for s in reading.result().segments] == [
+        (100.5, "One.", ()),
+        (106.0, "Two.", ("tail",)),
+    ]
+
+
+def test_a_doubtful_answer_climbs_and_the_best_one_stays() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.take(said((0.5, 11.5, "la " * 200)))
+    assert reading.request is not None
+    assert (reading.request.window, reading.request.temperature) == (30.0, 0.0)
+    reading.take(said((0.5, 11.5, "one two"), logprob=-1.2))
+    assert reading.request.temperature > 0
+    reading.take(said((0.5, 11.5, "one too"), logprob=-1.5))
+    result = reading.result()
+    assert [s.text for s in result.segments] == ["one two"]
+    assert result.segments[0].flags == ("low_confidence", "window_30s")
+    assert result.decodes == 3
+
+
+def test_nothing_heard_over_speech_is_a_gap_with_a_reason() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    while reading.request is not None:
+        reading.take(said())
+    result = reading.result()
+    assert result.segments == ()
+    assert {g.reason for g in result.gaps} == {"unread"}
+    assert sum(g.span.duration for g in result.gaps) == 10.0
+
+
+def test_silence_by_the_models_word_is_neither_text_nor_gap() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    while reading.request is not None:
+        reading.take(said((0.0, 11.5, "Thank you."), logprob=-1.3, no_speech_prob=0.9))
+    assert reading.result().segments == ()
+    assert reading.result().gaps == ()
+
+
+def test_tails_come_to_an_end_even_if_the_model_never_gets_on() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    asked = 0
+    while reading.request is not None:
+        asked += 1
+        reading.take(said((0.0, 0.2, "uh")))
+    assert asked <= 5
+    assert any(g.reason == "unread" for g in reading.result().gaps)
+
+
+def test_an_unclosed_last_piece_ends_with_the_speech() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    words = (Word(0.5, 1.0, " One", 0.9), Word(11.0, 13.0, " two", 0.9))
+    answer = Answer((Piece(0.5, 12.0, "One two", words),), 5, -0.2, 0.0, closed=False)
+    reading.take(answer)
+    (segment,) = reading.result().segments
+    assert segment.end == 111.5
+    assert segment.words[-1].end <= 112.0
+
+
+def test_a_chunk_the_engine_cannot_decode_is_lost_alone() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.fail("the engine failed")
+    assert reading.request is None
+    assert [g.reason for g in reading.result().gaps] == ["the engine failed"] * 2
