@@ -33,7 +33,7 @@ class Finisher:
     def finish(self, lease: Lease) -> None:
         """Do the step for the leased job: one transaction holds transcript and end."""
         with self._tally.stage("finish"):
-            with self._db.transaction() as tx:
+            with self._db.reading() as tx:
                 job = jobs.view(tx, lease.id)
                 plan = jobs.plan_of(tx, lease.id)
                 results = checkpoints.of_job(tx, lease.id)
@@ -58,7 +58,7 @@ class Finisher:
 
     def deliver(self, wanted: WantedOutput) -> None:
         """Write one file of an ended job's transcript, whole or not at all, and note that it is there."""
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             job = jobs.view(tx, wanted.job)
             if job.transcript_id is None:
                 return

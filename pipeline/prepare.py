@@ -67,7 +67,7 @@ class Preparer:
                 self._give_back(lease, jobs.TRY_AGAIN_S)
 
     def _prepare(self, lease: Lease, folder: Path) -> None:
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             job = jobs.view(tx, lease.id)
         self._tally.add(prepared_bytes=job.size_bytes)
         source = _local_path(job.url)

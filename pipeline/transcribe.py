@@ -11,8 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from sqlalchemy import Connection
 
 from chunking.audio import read_flac
 from chunking.errors import LeaseLost, PermanentError, SpotscribeError
@@ -141,7 +144,7 @@ class Transcriber:
 
     def _load(self, lease: Lease) -> _OpenShard:
         """Read a shard and its plan; chunks whose checkpoints stand are not open any more."""
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             job, key, shard = jobs.shard_of(tx, lease)
             done = checkpoints.of_shard(tx, lease.id)
             view = jobs.view(tx, job)
@@ -230,12 +233,19 @@ class Transcriber:
             return
         self._shards[lease] = shard
         self._chunks_per_shard = max(1.0, 0.5 * self._chunks_per_shard + 0.5 * len(shard.open))
-        if not shard.open:
-            self._write(shard, [])
+        if not shard.open:  # a kill came between the last checkpoint and the end
+            self._end(shard)
         for chunk in shard.shard.chunks:
             if chunk.index in shard.open:
                 reading = Reading(chunk, shard.shard.channel, shard.language)
                 self._fresh.append(_Work(shard, reading, reading.first))
+
+    def _end(self, shard: _OpenShard) -> None:
+        del self._shards[shard.lease]
+        with suppress(LeaseLost):
+            with self._db.transaction() as tx:
+                self._write(tx, shard, [])
+            self._transcribed()
 
     def _decoded(self, batch: Sequence[_Work], future: Future[Any]) -> list[_Work]:
         """Give each chunk its answer. The chunks that are read come back; the others wait for another decoding."""
@@ -267,30 +277,38 @@ class Transcriber:
                 work.reading.fail(str(alone) or str(error))
 
     def _checkpoint(self, finished: Sequence[_Work]) -> None:
-        for shard in {w.shard.lease: w.shard for w in finished}.values():
-            if shard.lease in self._shards:
-                self._write(shard, [w for w in finished if w.shard is shard])
-        self._begun.difference_update(finished)
+        """One transaction for all that a batch finished, which checks the fence of every shard in it.
 
-    def _write(self, shard: _OpenShard, works: Sequence[_Work]) -> None:
-        """Checkpoint, and end the shard with its last chunk: one transaction that checks the fence."""
-        left, last = shard.open - {w.reading.chunk.index for w in works}, False
-        try:
-            with self._tally.stage("write"), self._db.transaction() as tx:
-                checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
-                if not left:
-                    leases.end(tx, shard.lease, "done")
-                    last = jobs.shards_done(tx, shard.job)
-        except LeaseLost:
-            self._drop(shard.lease)
-            return
-        shard.open = left
-        audio = sum(w.reading.chunk.span.duration for w in works)
-        self._tally.add(chunks_decoded=len(works), audio_s=audio)
-        if not left:
-            del self._shards[shard.lease]
-        if last:
+        A shard that has another worker now takes nothing with it: its chunks are dropped, the others' are written.
+        """
+        shards = {w.shard.lease: w.shard for w in finished if w.shard.lease in self._shards}
+        lost: list[Lease] = []
+        handed_on = False
+        with self._tally.stage("write"), self._db.transaction() as tx:
+            for shard in shards.values():
+                try:
+                    handed_on |= self._write(tx, shard, [w for w in finished if w.shard is shard])
+                except LeaseLost:
+                    lost.append(shard.lease)
+        for lease in lost:
+            self._drop(lease)
+        kept = [w for w in finished if w.shard.lease in self._shards]
+        self._begun.difference_update(finished)
+        self._tally.add(chunks_decoded=len(kept), audio_s=sum(w.reading.chunk.span.duration for w in kept))
+        for shard in shards.values():
+            shard.open -= {w.reading.chunk.index for w in kept if w.shard is shard}
+            if not shard.open:
+                self._shards.pop(shard.lease, None)
+        if handed_on:
             self._transcribed()
+
+    def _write(self, tx: Connection, shard: _OpenShard, works: Sequence[_Work]) -> bool:
+        """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
+        checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
+        if shard.open - {w.reading.chunk.index for w in works}:
+            return False
+        leases.end(tx, shard.lease, "done")
+        return jobs.shards_done(tx, shard.job)
 
     def _heartbeat(self) -> None:
         if time.monotonic() - self._renewed < LEASE_S / 3:

@@ -5,8 +5,9 @@ All decisions about leases use the database's time: workers' clocks may be hours
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,25 @@ class Database:
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         self.engine: Engine = create_engine(self.url, **options)
+        reading = {"reading": True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
+        self._readers = self.engine.execution_options(**reading)
+        self._writing = threading.Lock() if self.is_sqlite else nullcontext()
         if self.is_sqlite:
             _tune_sqlite(self.engine)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """One transaction: committed at the end, rolled back on an error."""
-        with self.engine.begin() as connection:
+        """One transaction: committed at the end, rolled back on an error.
+
+        SQLite has one write lock, and its own waiting for it is a sleep of up to 100 ms: threads queue up here instead.
+        """
+        with self._writing, self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Look without locking anything out."""
+        with self._readers.connect() as connection:
             yield connection
 
     def upgrade(self) -> None:
@@ -120,4 +133,5 @@ def _tune_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        reading = connection.get_execution_options().get("reading", False)
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -138,7 +138,7 @@ class LocalRun:
         self._look_for_ends()
         self._worked = frozenset(self._left)
         self._take_over()
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             for view in jobs.views(tx, self._left):
                 self._bytes += view.size_bytes
                 if (known := view.duration_s) is not None:
@@ -172,7 +172,7 @@ class LocalRun:
                     thread.join(max(0.0, deadline - time.monotonic()))
 
     def summary(self) -> Summary:
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             views = jobs.views(tx, list(self._jobs))
             files = tuple(_file_end(tx, job, self._jobs[job.id]) for job in views)
         t, wall = self._tally, self._last_end - self._began if self._worked else 0.0
@@ -228,7 +228,7 @@ class LocalRun:
         return bool(claimed)
 
     def _room_ahead(self) -> bool:
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             return jobs.queued_audio_s(tx) < PREPARED_AHEAD_S
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
@@ -254,7 +254,7 @@ class LocalRun:
 
     def _look_for_ends(self) -> tuple[FileEnd, ...]:
         """Jobs of this run that have ended since the last look; their files are written now."""
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             ended = jobs.ended(tx, self._left)
             due = outputs.due(tx, sorted(ended))
         if not ended:
@@ -263,7 +263,7 @@ class LocalRun:
             self._finisher.deliver(wanted)
         self._left = [j for j in self._left if j not in ended]
         self._last_end = time.perf_counter()
-        with self._db.transaction() as tx:
+        with self._db.reading() as tx:
             return tuple(_file_end(tx, v, self._jobs[v.id]) for v in jobs.views(tx, sorted(ended)))
 
     def _progress(self, newly: tuple[FileEnd, ...]) -> Progress:

@@ -37,7 +37,7 @@ def test_without_more_to_come_something_always_leaves(waiting: list[Waiting[int]
 
 @given(items, st.integers(1, 64))
 def test_all_leave_in_the_end_and_patience_has_an_end(waiting: list[Waiting[int]], size: int) -> None:
-    left, rounds, overtaken = list(waiting), 0, {id(w): 0 for w in waiting}
+    left, rounds, _overtaken = list(waiting), 0, {id(w): 0 for w in waiting}
     while left:
         batch = next_batch(left, room=size, size=size, more_to_come=False)
         gone = {id(w) for w in batch}

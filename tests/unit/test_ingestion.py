@@ -60,7 +60,7 @@ def test_a_folder_of_other_files_says_so(tmp_path: Path) -> None:
 def test_targets_of_like_named_recordings_differ(tmp_path: Path) -> None:
     make(tmp_path, "x/a.wav", "y/a.mp3", "y/a.wav")
     a, b, c = find_recordings([str(tmp_path / "x/a.wav"), str(tmp_path / "y/a.mp3"), str(tmp_path / "y/a.wav")]).found
-    assert [str(p) for p in target_paths(a, ".txt")][0] == "a.txt"
+    assert next(str(p) for p in target_paths(a, ".txt")) == "a.txt"
     assert [str(p) for p in target_paths(b, ".txt")][1] == "a.mp3.txt"
     assert len({list(target_paths(f, ".txt"))[2] for f in (a, b, c)}) == 3
 

@@ -1,5 +1,7 @@
 """The plan holds all speech, in order, in chunks that fit a window, and overlaps only where speech was cut."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,7 +54,7 @@ def test_plan_keeps_its_promises(made: tuple[Track, float], chunk_s: float) -> N
         assert chunk.speech
         assert all(chunk.span.start <= s.start < s.end <= chunk.span.end for s in chunk.speech)
 
-    for a, b in zip(chunks, chunks[1:], strict=False):
+    for a, b in itertools.pairwise(chunks):
         assert a.span.start < b.span.start
         assert a.span.end < b.span.end
         assert a.cut_after == b.cut_before

@@ -1,5 +1,7 @@
 """Where two chunks heard the same seconds, each word is in the transcript once, whoever misheard at the edge."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,7 +71,7 @@ def test_every_word_once_though_edges_are_misheard(made: tuple[list[Word], list[
     end = words[-1].end
     edges = [0.0, *cuts, end]
     results = []
-    for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+    for i, (a, b) in enumerate(itertools.pairwise(edges)):
         span = Span(max(0.0, a - 1.0 if i else 0.0), min(end, b + 1.0 if b != end else end))
         mine = [w for w in words if heard(w, span)]
         jittered = []
@@ -84,7 +86,7 @@ def test_every_word_once_though_edges_are_misheard(made: tuple[list[Word], list[
     found = stitch(results, end)
     assert " ".join(s.text for s in found).split() == "".join(w.text for w in words).split()
     assert all(0.0 <= s.start <= s.end <= end for s in found)
-    assert all(a.end <= b.start for a, b in zip(found, found[1:], strict=False))
+    assert all(a.end <= b.start for a, b in itertools.pairwise(found))
 
 
 def test_chunks_that_do_not_share_seconds_are_left_alone() -> None:
