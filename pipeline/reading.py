@@ -100,7 +100,7 @@ class Reading:
         if "loop" in doubts:
             answer = quality.without_loop(answer)
         flags = self._flags(rung, doubts)
-        if not quality.silent(answer) and not ("tail" in flags and "low_confidence" in doubts):
+        if not quality.silent(answer):
             self._segments.extend(
                 self._segment(p, answer, flags, i + 1 == len(answer.pieces)) for i, p in enumerate(answer.pieces)
             )
