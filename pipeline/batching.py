@@ -7,7 +7,7 @@ size, so that a kill costs at most one batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -28,20 +28,22 @@ class Waiting(Generic[T]):
     """Batches that have left since it came."""
 
 
-def next_batch(waiting: Sequence[Waiting[T]], *, room: int, size: int, more_to_come: bool) -> list[Waiting[T]]:
+def next_batch(
+    waiting: Sequence[Waiting[T]], *, room: int, size: Callable[[float], int], more_to_come: bool
+) -> list[Waiting[T]]:
     """The batch that should leave now, or none when it is better to wait for more.
 
-    `room`: chunks that may still begin; `size`: chunks that one call takes; `more_to_come`: whether waiting could
-    fill a batch better. Old items and second attempts first, then the fullest group.
+    `room`: chunks that may still begin; `size`: windows of a length that one call takes; `more_to_come`: whether
+    waiting could fill a batch better. Old items and second attempts first, then the fullest group.
     """
     groups: dict[tuple[float, float], list[Waiting[T]]] = {}
     for w in waiting:
         groups.setdefault((w.window, w.temperature), []).append(w)
-    candidates = [c for g in groups.values() if (c := _fill(g, room, size))]
+    candidates = [c for g in groups.values() if (c := _fill(g, room, size(g[0].window)))]
     if not candidates:
         return []
-    best = max(candidates, key=lambda c: (_overdue(c), len(c), -c[0].window))
-    if len(best) < size and more_to_come and not _overdue(best):
+    best = max(candidates, key=lambda c: (_overdue(c), len(c) / size(c[0].window), -c[0].window))
+    if len(best) < size(best[0].window) and more_to_come and not _overdue(best):
         return []
     return best
 

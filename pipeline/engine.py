@@ -33,6 +33,9 @@ TOKENS_PER_SECOND = 12
 SPARE_TOKENS = 40
 LONGEST_TEXT = 224
 """Whisper's own limit of tokens (half its text context of 448)."""
+FULL_BATCH_S = 20.0
+"""On CPU, windows beyond this take fewer to a batch: the encoder's attention needs memory by the square of the window
+(heads × 50² × window² × 4 bytes: 54 MB for one 30 s window of tiny.en, 144 MB of small)."""
 LANGUAGES: tuple[str, ...] = tuple(_LANGUAGE_CODES)
 
 Floats = npt.NDArray[np.float32]
@@ -90,6 +93,10 @@ class Engine(Protocol):
     """Calls of `decode` that run side by side."""
     multilingual: bool
 
+    def fits(self, window: float, size: int) -> int:
+        """How many windows of that length one call may hold, of `size` asked for."""
+        ...
+
     def features(self, samples: Samples, window: float) -> Floats:
         """int16 at 16 kHz → (n_mels, 100 × window), padded with silence."""
         ...
@@ -138,6 +145,11 @@ class WhisperEngine:
         self._tokenizers: dict[tuple[str, str], Tokenizer] = {}
         tokenizer = self._prompted("en", "transcribe")
         self._suppressed = list(get_suppressed_tokens(tokenizer, [-1]))
+
+    def fits(self, window: float, size: int) -> int:
+        if self._model.device != "cpu":
+            return size
+        return max(1, min(size, int(size * (FULL_BATCH_S / window) ** 2)))
 
     def features(self, samples: Samples, window: float) -> Floats:
         frames = round(window * FRAMES_PER_SECOND)

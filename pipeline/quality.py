@@ -110,9 +110,42 @@ def without_loop(answer: Answer) -> Answer:
     return replace(answer, pieces=tuple(pieces), closed=True)
 
 
+def without_echo(answer: Answer, before: str) -> Answer:
+    """The answer for a rest, without words that the text before it ended with: the last timestamp came a little early.
+
+    The rest then begins in a word that was read already, and that word is read again.
+    """
+    said, again = _plain(before.split()), _plain(answer.text.split())
+    for count in range(min(LONGEST_ECHO, len(said), len(again)), 0, -1):
+        if said[-count:] == again[:count]:
+            return _without_first(answer, count)
+    return answer
+
+
+def _without_first(answer: Answer, count: int) -> Answer:
+    pieces: list[Piece] = []
+    for piece in answer.pieces:
+        words = piece.text.split()
+        drop = min(count, len(words))
+        count -= drop
+        if drop < len(words):
+            start = piece.start + (piece.end - piece.start) * drop / len(words)
+            pieces.append(replace(piece, text=" ".join(words[drop:]), start=start, words=piece.words[drop:]))
+    return replace(answer, pieces=tuple(pieces))
+
+
+LONGEST_ECHO = 4
+"""Words. More at once were truly said again."""
+
+
+def _plain(words: Sequence[str]) -> list[str]:
+    """Words by their letters and digits alone, so that `better.` and `Better` are one."""
+    return ["".join(ch for ch in w.casefold() if ch.isalnum()) for w in words]
+
+
 def periodic_tail(words: Sequence[str], longest: int = 24) -> tuple[int, int]:
     """(period, repeats) of the repetition that the words end with; the one that covers most. (0, 0): none."""
-    plain = ["".join(ch for ch in w.casefold() if ch.isalnum()) for w in words]
+    plain = _plain(words)
     found = (0, 0)
     for period in range(1, min(longest, len(plain) // 2) + 1):
         end, repeats = len(plain), 1

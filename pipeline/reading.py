@@ -99,6 +99,9 @@ class Reading:
         part, speech = self._part, self._speech()
         if "loop" in doubts:
             answer = quality.without_loop(answer)
+        rest = quality.unread(answer, speech, part.duration)
+        if self._parts > 1:
+            answer = quality.without_echo(answer, " ".join(s.text for s in self._segments))
         flags = self._flags(rung, doubts)
         if not quality.silent(answer):
             self._segments.extend(
@@ -107,7 +110,6 @@ class Reading:
         if "empty" in doubts:
             self._lose(part, "unread")
         self._rungs, self._answers = (), []
-        rest = quality.unread(answer, speech, part.duration)
         if rest is None:
             return
         self._part = Span(part.start + rest.start, part.start + rest.end)

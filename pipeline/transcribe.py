@@ -192,7 +192,7 @@ class Transcriber:
             ]
             more = bool(self._computing or self._fresh or self._loading or self._decoding)
             room = self._batch_size - len(self._begun)
-            batch = [w.item for w in next_batch(waiting, room=room, size=self._call_size, more_to_come=more)]
+            batch = [w.item for w in next_batch(waiting, room=room, size=self._fits, more_to_come=more)]
             if not batch:
                 return
             chosen = set(batch)
@@ -200,8 +200,11 @@ class Transcriber:
             for work in self._ready:
                 work.age += 1
             self._begun |= chosen
-            self._tally.add(batches=1, batch_fill=len(batch) / self._call_size, decodings=len(batch))
+            self._tally.add(batches=1, batch_fill=len(batch) / self._fits(batch[0].request.window), decodings=len(batch))
             self._decoding[self._model.submit(self._decode, batch)] = batch
+
+    def _fits(self, window: float) -> int:
+        return self._engine.fits(window, self._call_size)
 
     def _decode(self, batch: Sequence[_Work]) -> list[Answer]:
         with self._tally.stage("decode"):

@@ -181,5 +181,5 @@ def test_the_database_keeps_utc_and_tells_its_time(database: Database) -> None:
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "no url at all"])
 def test_unknown_databases_are_refused_in_words(url: str) -> None:
-    with pytest.raises(UsageError, match="mysql|cannot be read"):
+    with pytest.raises(UsageError, match=r"mysql|cannot be read"):
         Database(url)

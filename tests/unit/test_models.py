@@ -69,7 +69,7 @@ def test_a_model_of_another_kind_and_a_compute_type_that_the_device_lacks(tmp_pa
     (broken / "model.bin").write_bytes(b"not a model at all")
     with pytest.raises(UsageError, match="cannot be loaded"):
         WhisperEngine(verified(broken), EngineOptions("cpu"))
-    with pytest.raises(UsageError, match="cannot compute in int8_float16; it can in .*int8"):
+    with pytest.raises(UsageError, match=r"cannot compute in int8_float16; it can in .*int8"):
         WhisperEngine(TINY, EngineOptions("cpu", "int8_float16"))
 
 
@@ -127,7 +127,7 @@ def fetch(cache: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     env = {
         k: v for k, v in env.items() if k.lower() not in {"http_proxy", "https_proxy", "all_proxy", "hf_hub_offline"}
     }
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_name_is_fetched_from_a_hub(tmp_path: Path) -> None:

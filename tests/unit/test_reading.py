@@ -42,6 +42,18 @@ def test_an_unread_tail_is_a_part_of_its_own() -> None:
     ]
 
 
+def test_a_tail_that_begins_with_the_words_before_it_does_not_say_them_twice() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.take(said((0.5, 5.0, "Fail again. Fail better.")))
+    reading.take(said((0.0, 5.6, "Better. Two.")))
+    assert [s.text for s in reading.result().segments] == ["Fail again. Fail better.", "Two."]
+    alone = Reading(CHUNK, 0, "en")
+    alone.take(said((0.5, 5.0, "Fail better.")))
+    alone.take(said((0.0, 5.6, "better.")))
+    assert [s.text for s in alone.result().segments] == ["Fail better."]
+    assert alone.request is None
+
+
 def test_a_doubtful_answer_climbs_and_the_best_one_stays() -> None:
     reading = Reading(CHUNK, 0, "en")
     reading.take(said((0.5, 11.5, "la " * 200)))
