@@ -29,17 +29,23 @@ class Waiting(Generic[T]):
 
 
 def next_batch(
-    waiting: Sequence[Waiting[T]], *, room: int, size: Callable[[float], int], more_to_come: bool
+    waiting: Sequence[Waiting[T]], *, room: int, size: Callable[[float], int], calls: int, more_to_come: bool
 ) -> list[Waiting[T]]:
     """The batch that should leave now, or none when it is better to wait for more.
 
-    `room`: chunks that may still begin; `size`: windows of a length that one call takes; `more_to_come`: whether
-    waiting could fill a batch better. Old items and second attempts first, then the fullest group.
+    `room`: chunks that may still begin; `size`: windows of a length that one call takes; `calls`: how many calls are
+    free; `more_to_come`: whether waiting could fill a batch better. Old items and second attempts first, then the
+    fullest group; what is left at the end is shared out evenly to the free calls.
     """
     groups: dict[tuple[float, float], list[Waiting[T]]] = {}
     for w in waiting:
         groups.setdefault((w.window, w.temperature), []).append(w)
-    candidates = [c for g in groups.values() if (c := _fill(g, room, size(g[0].window)))]
+
+    def most(group: Sequence[Waiting[T]]) -> int:
+        full = size(group[0].window)
+        return full if more_to_come else min(full, -(-len(group) // calls))
+
+    candidates = [c for g in groups.values() if (c := _fill(g, room, most(g)))]
     if not candidates:
         return []
     best = max(candidates, key=lambda c: (_overdue(c), len(c) / size(c[0].window), -c[0].window))

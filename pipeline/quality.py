@@ -26,6 +26,10 @@ EMPTY_S = 0.5
 """Speech that deserves some text."""
 REPEATS = 4
 """The same words so often in a row look like a loop."""
+SPARSE_S = 4.0
+"""Speech in one piece from which on too little text is a sign …"""
+SPARSE_BYTES = 4.0
+"""… and how little, in bytes of UTF-8 a second: people speak at 12 to 16, in Latin script and in Chinese alike."""
 TEMPERATURES = (0.0, 0.4)
 """Of the last rungs, in the full window."""
 FASTEST_WORDS = 7.0
@@ -60,17 +64,19 @@ def doubts(answer: Answer, speech: Sequence[Span], duration: float) -> tuple[str
         found.append("loop")
     elif compression_ratio(answer.text) > HIGH_COMPRESSION:
         found.append("repetitive")
+    if any(_sparse(p, speech) for p in answer.pieces):
+        found.append("sparse")
     if answer.avg_logprob < LOW_LOGPROB:
         found.append("low_confidence")
     return tuple(found)
 
 
 def best(answers: Sequence[Answer], speech: Sequence[Span], duration: float) -> Answer:
-    """The most believable of a chunk's answers: with text over speech, without a loop, then by log-probability."""
+    """The most believable of a chunk's answers: with text over all speech, without a loop, then by log-probability."""
 
-    def worth(a: Answer) -> tuple[bool, bool, float]:
+    def worth(a: Answer) -> tuple[bool, bool, bool, float]:
         names = doubts(a, speech, duration)
-        return ("loop" not in names, "empty" not in names, a.avg_logprob)
+        return ("loop" not in names, "empty" not in names, "sparse" not in names, a.avg_logprob)
 
     return max(answers, key=worth)
 
@@ -163,6 +169,12 @@ def compression_ratio(text: str) -> float:
     """How much zlib makes of the text (openai/whisper, utils.py): repetition compresses well."""
     raw = text.encode("utf-8", "ignore")
     return len(raw) / len(zlib.compress(raw)) if raw else 1.0
+
+
+def _sparse(piece: Piece, speech: Sequence[Span]) -> bool:
+    """Seconds of speech between two timestamps with next to no text: the model skipped what was said there."""
+    heard = total(within(speech, Span(piece.start, piece.end)))
+    return heard >= SPARSE_S and len(piece.text.encode("utf-8", "ignore")) < SPARSE_BYTES * heard
 
 
 def _looping(answer: Answer, heard: float, duration: float) -> bool:

@@ -32,6 +32,8 @@ from storage.objects import ObjectStore
 
 BATCHES_AHEAD = 2
 """Batches whose features are ready or on their way. The model never waits, and memory stays small."""
+FIRST_GUESS = 40.0
+"""Chunks of a shard, until some have been seen: ten minutes of speech. A low guess would load hours of audio at once."""
 POLL_S = 0.5
 """How long nothing is claimed after nothing was found, unless a nudge comes."""
 LANGUAGE_SAMPLES = 3
@@ -91,7 +93,7 @@ class Transcriber:
         self._computing: dict[Future[Any], _Work] = {}
         self._decoding: dict[Future[Any], list[_Work]] = {}
         self._renewed = time.monotonic()
-        self._chunks_per_shard = 1.0
+        self._chunks_per_shard = FIRST_GUESS
         self._nothing_until = 0.0
 
     def run(self, stop: threading.Event, finished: Callable[[], bool], *, grace_s: float = 1.5) -> None:
@@ -190,9 +192,14 @@ class Transcriber:
                 Waiting(w, w.request.window, w.request.temperature, w.reading.expected_tokens, w.reading.begun, w.age)
                 for w in self._ready
             ]
-            more = bool(self._computing or self._fresh or self._loading or self._decoding)
-            room = self._batch_size - len(self._begun)
-            batch = [w.item for w in next_batch(waiting, room=room, size=self._fits, more_to_come=more)]
+            found = next_batch(
+                waiting,
+                room=self._batch_size - len(self._begun),
+                size=self._fits,
+                calls=self._engine.parallel - len(self._decoding),
+                more_to_come=bool(self._computing or self._fresh or self._loading),
+            )
+            batch = [w.item for w in found]
             if not batch:
                 return
             chosen = set(batch)
@@ -200,7 +207,8 @@ class Transcriber:
             for work in self._ready:
                 work.age += 1
             self._begun |= chosen
-            self._tally.add(batches=1, batch_fill=len(batch) / self._fits(batch[0].request.window), decodings=len(batch))
+            fill = len(batch) / self._fits(batch[0].request.window)
+            self._tally.add(batches=1, batch_fill=fill, decodings=len(batch))
             self._decoding[self._model.submit(self._decode, batch)] = batch
 
     def _fits(self, window: float) -> int:

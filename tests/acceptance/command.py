@@ -34,7 +34,9 @@ class Ran:
 
 
 def spotscribe(*arguments: object, cwd: Path | None = None) -> Ran:
-    done = subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=cwd)
+    done = subprocess.run(
+        [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=cwd
+    )
     assert "Traceback" not in done.stderr + done.stdout
     return Ran(done.returncode, done.stdout, done.stderr)
 

@@ -29,10 +29,14 @@ from tests.conftest import read_16k
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> WhisperEngine:
-    return WhisperEngine(find_model("tiny.en", tmp_path_factory.mktemp("models")), EngineOptions("cpu", parallel=2, threads=1))
+    return WhisperEngine(
+        find_model("tiny.en", tmp_path_factory.mktemp("models")), EngineOptions("cpu", parallel=2, threads=1)
+    )
 
 
-def transcribed(database: Database, folder: Path, engine: WhisperEngine, samples: np.ndarray, cut: Plan, name: str) -> str:
+def transcribed(
+    database: Database, folder: Path, engine: WhisperEngine, samples: np.ndarray, cut: Plan, name: str
+) -> str:
     """The text that this plan leads to, through the real steps."""
     store, tally = LocalStore(folder / "work"), Tally()
     with database.transaction() as tx:
@@ -54,9 +58,13 @@ def transcribed(database: Database, folder: Path, engine: WhisperEngine, samples
         return checkpoints.read_transcript(tx, view.transcript_id).text
 
 
-def test_cuts_anywhere_lose_and_double_nothing(sqlite: Database, tmp_path: Path, engine: WhisperEngine, english_clips: list[Path]) -> None:
+def test_cuts_anywhere_lose_and_double_nothing(
+    sqlite: Database, tmp_path: Path, engine: WhisperEngine, english_clips: list[Path]
+) -> None:
     clips = {c.stem: read_16k(c) for c in english_clips}
-    samples = np.concatenate([clips[n] for n in ("beckett", "quick_brown_fox", "beckett", "hello_world", "quick_brown_fox", "beckett")])
+    samples = np.concatenate(
+        [clips[n] for n in ("beckett", "quick_brown_fox", "beckett", "hello_world", "quick_brown_fox", "beckett")]
+    )
     duration = len(samples) / 16000
     frames = int(duration / FRAME_S) + 1
     speech = (Span(0.0, duration),)

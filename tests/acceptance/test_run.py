@@ -8,13 +8,14 @@ import pty
 import shutil
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.acceptance.command import PROGRAM, query, run, spotscribe
-from tests.conftest import joined, package_file, read_16k, write_wav
+from tests.conftest import joined, read_16k, write_wav
 
 
 def words(path: str) -> str:
@@ -43,7 +44,9 @@ def test_a_folder_of_good_and_broken_files(home: Path, tmp_path: Path, english_c
     assert len(files) == len(english_clips) + len(broken)
     for name, (_, code) in broken.items():
         assert files[name]["state"] == "rejected", files[name]
-        assert files[name]["code"] == code or (code is None and files[name]["code"] in {"empty", "not_media", "undecodable"})
+        assert files[name]["code"] == code or (
+            code is None and files[name]["code"] in {"empty", "not_media", "undecodable"}
+        )
         assert files[name]["error"]
         assert files[name]["outputs"] == {}
     good = [f for f in files.values() if f["state"] == "done"]
@@ -100,7 +103,9 @@ def test_equal_content_is_decoded_once_under_whatever_name(home: Path, tmp_path:
     assert run(folder, out=tmp_path / "out").summary["chunks_decoded"] == 0
 
 
-def test_changed_content_under_the_same_name_is_a_new_recording(home: Path, tmp_path: Path, fox: Path, voice: Path) -> None:
+def test_changed_content_under_the_same_name_is_a_new_recording(
+    home: Path, tmp_path: Path, fox: Path, voice: Path
+) -> None:
     path = tmp_path / "x.wav"
     shutil.copy(fox, path)
     first = run(path, out=tmp_path / "out").files["x.wav"]
@@ -136,24 +141,30 @@ def test_channels_split_and_word_times(home: Path, tmp_path: Path, fox: Path, vo
     both[: len(left), 0] = left
     both[len(left) :, 1] = right
     soundfile.write(tmp_path / "call.wav", both, 16000)
-    done = run(tmp_path / "call.wav", "--channels", "split", "--word-timestamps", "--formats", "json", out=tmp_path / "out")
+    done = run(
+        tmp_path / "call.wav", "--channels", "split", "--word-timestamps", "--formats", "json", out=tmp_path / "out"
+    )
     found = json.loads(Path(done.files["call.wav"]["outputs"]["json"]).read_text())
     by_channel = {c: " ".join(s["text"] for s in found["segments"] if s["channel"] == c).lower() for c in (0, 1)}
     assert "fox" in by_channel[0]
     assert "fox" not in by_channel[1]
     assert len(by_channel[1].split()) > 10
-    assert sum(found["coverage"][k] for k in ("transcribed_s", "no_speech_s", "failed_s")) == pytest.approx(found["duration"], abs=0.01)
+    assert sum(found["coverage"][k] for k in ("transcribed_s", "no_speech_s", "failed_s")) == pytest.approx(
+        found["duration"], abs=0.01
+    )
     for channel in (0, 1):
         times = [(w["start"], w["end"]) for s in found["segments"] if s["channel"] == channel for w in s["words"]]
         assert times
         assert all(a <= b for a, b in times)
-        assert all(a[1] <= b[0] + 1e-6 for a, b in zip(times, times[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(times))
     boundary = len(left) / 16000
     assert all(s["end"] <= boundary + 0.5 for s in found["segments"] if s["channel"] == 0)
     assert all(s["start"] >= boundary - 0.5 for s in found["segments"] if s["channel"] == 1)
 
 
-def test_speech_without_a_pause_loses_and_doubles_nothing_at_the_cuts(home: Path, tmp_path: Path, english_clips: list[Path]) -> None:
+def test_speech_without_a_pause_loses_and_doubles_nothing_at_the_cuts(
+    home: Path, tmp_path: Path, english_clips: list[Path]
+) -> None:
     """Clips with all silence cut out, joined: the same words as the clips one by one, save a few that the joints blur."""
     import jiwer
     from whisper_normalizer.english import EnglishTextNormalizer
@@ -203,7 +214,9 @@ def test_requests_that_are_wrong_are_one_line_and_code_2(home: Path, tmp_path: P
     assert query(home, "SELECT count(*) FROM jobs WHERE state NOT IN ('queued')") == [(0,)]
 
 
-def test_ctrl_c_ends_soon_says_how_to_go_on_and_the_next_run_does(home: Path, tmp_path: Path, english_clips: list[Path]) -> None:
+def test_ctrl_c_ends_soon_says_how_to_go_on_and_the_next_run_does(
+    home: Path, tmp_path: Path, english_clips: list[Path]
+) -> None:
     path = write_wav(tmp_path / "long.wav", joined([read_16k(c) for c in english_clips], pause_s=0.7, seconds=240))
     command = [*PROGRAM, "run", str(path), "--out", str(tmp_path / "out"), "--model", "tiny.en"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

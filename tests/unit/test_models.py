@@ -127,7 +127,9 @@ def fetch(cache: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     env = {
         k: v for k, v in env.items() if k.lower() not in {"http_proxy", "https_proxy", "all_proxy", "hf_hub_offline"}
     }
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_a_name_is_fetched_from_a_hub(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SPEECH = (Span(0.2, 4.8),)
         (answer(""), ("empty",)),
         (answer("", silence=0.9), ()),
         (answer("it was a bright cold day", logprob=-1.4), ("low_confidence",)),
-        (answer("it was a day", hit_limit=True), ("loop",)),
+        (answer("it was a bright cold day", hit_limit=True), ("loop",)),
         (answer("press one " * 60), ("loop",)),
         (answer("thank you so much " * 12, end=1.0), ("loop",)),
     ],
@@ -35,6 +35,14 @@ def test_what_was_truly_said_thirty_times_is_no_loop() -> None:
     pieces = tuple(Piece(i * 2.0, i * 2.0 + 1.8, "press the star key now") for i in range(8))
     said = Answer(pieces, 60, -0.2, 0.0)
     assert "loop" not in quality.doubts(said, (Span(0.0, 16.0),), 17.0)
+
+
+def test_text_that_is_too_little_for_its_speech_is_doubted() -> None:
+    speech = (Span(0.0, 12.0),)
+    assert quality.doubts(answer("by King", 11.0), speech, 12.0) == ("sparse",)
+    assert quality.doubts(answer("你好我们今天去北京看长城。", 6.0), (Span(0.0, 6.0),), 7.0) == ()
+    full = answer("by King Merneptah. The testimony of the oldest narratives", 11.0, logprob=-0.9)
+    assert quality.best([answer("by King", 11.0), full], speech, 12.0) is full
 
 
 def test_ladder_ends_in_full_windows() -> None:

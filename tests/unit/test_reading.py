@@ -9,6 +9,9 @@ from pipeline.reading import Reading
 CHUNK = Chunk(3, Span(100.0, 112.0), (Span(100.5, 105.0), Span(106.0, 111.5)), 15.0)
 
 
+ONE, TWO = "One is what was said at first.", "Two is what was said after it."
+
+
 def said(*pieces: tuple[float, float, str], logprob: float = -0.3, **more: object) -> Answer:
     made = tuple(Piece(a, b, t) for a, b, t in pieces)
     return replace(Answer(made, 20, logprob, 0.01), **more)  # type: ignore[arg-type]
@@ -18,39 +21,39 @@ def test_a_good_answer_ends_it() -> None:
     reading = Reading(CHUNK, 1, "en")
     assert reading.request is not None
     assert (reading.request.span, reading.request.window, reading.request.temperature) == (CHUNK.span, 15.0, 0.0)
-    reading.take(said((0.5, 5.0, "One."), (6.0, 11.6, "Two.")))
+    reading.take(said((0.5, 5.0, ONE), (6.0, 11.6, TWO)))
     assert reading.request is None
     result = reading.result()
     assert [(s.start, s.end, s.text, s.channel, s.flags) for s in result.segments] == [
-        (100.5, 105.0, "One.", 1, ()),
-        (106.0, 111.6, "Two.", 1, ()),
+        (100.5, 105.0, ONE, 1, ()),
+        (106.0, 111.6, TWO, 1, ()),
     ]
     assert (result.index, result.decodes, result.gaps) == (3, 1, ())
 
 
 def test_an_unread_tail_is_a_part_of_its_own() -> None:
     reading = Reading(CHUNK, 0, "en")
-    reading.take(said((0.5, 5.0, "One.")))
+    reading.take(said((0.5, 5.0, ONE)))
     assert reading.request is not None
     assert reading.request.span == Span(105.9, 112.0)
     assert reading.request.window == 10.0
-    reading.take(said((0.1, 5.6, "Two.")))
+    reading.take(said((0.1, 5.6, TWO)))
     assert reading.request is None
     assert [(s.start, s.text, s.flags) for s in reading.result().segments] == [
-        (100.5, "One.", ()),
-        (106.0, "Two.", ("tail",)),
+        (100.5, ONE, ()),
+        (106.0, TWO, ("tail",)),
     ]
 
 
 def test_a_tail_that_begins_with_the_words_before_it_does_not_say_them_twice() -> None:
     reading = Reading(CHUNK, 0, "en")
-    reading.take(said((0.5, 5.0, "Fail again. Fail better.")))
-    reading.take(said((0.0, 5.6, "Better. Two.")))
-    assert [s.text for s in reading.result().segments] == ["Fail again. Fail better.", "Two."]
+    reading.take(said((0.5, 5.0, "Try again. Fail again. Fail better.")))
+    reading.take(said((0.0, 5.6, "Better. Two is what was said after it.")))
+    assert [s.text for s in reading.result().segments] == ["Try again. Fail again. Fail better.", TWO]
     alone = Reading(CHUNK, 0, "en")
-    alone.take(said((0.5, 5.0, "Fail better.")))
+    alone.take(said((0.5, 5.0, "Never mind. Try again. Fail better.")))
     alone.take(said((0.0, 5.6, "better.")))
-    assert [s.text for s in alone.result().segments] == ["Fail better."]
+    assert [s.text for s in alone.result().segments] == ["Never mind. Try again. Fail better."]
     assert alone.request is None
 
 
@@ -59,11 +62,11 @@ def test_a_doubtful_answer_climbs_and_the_best_one_stays() -> None:
     reading.take(said((0.5, 11.5, "la " * 200)))
     assert reading.request is not None
     assert (reading.request.window, reading.request.temperature) == (30.0, 0.0)
-    reading.take(said((0.5, 11.5, "one two"), logprob=-1.2))
+    reading.take(said((0.5, 11.5, "one two three four five six seven eight nine"), logprob=-1.2))
     assert reading.request.temperature > 0
-    reading.take(said((0.5, 11.5, "one too"), logprob=-1.5))
+    reading.take(said((0.5, 11.5, "one too tree for five six seven ate nine ten"), logprob=-1.5))
     result = reading.result()
-    assert [s.text for s in result.segments] == ["one two"]
+    assert [s.text for s in result.segments] == ["one two three four five six seven eight nine"]
     assert result.segments[0].flags == ("low_confidence", "window_30s")
     assert result.decodes == 3
 
@@ -99,7 +102,9 @@ def test_tails_come_to_an_end_even_if_the_model_never_gets_on() -> None:
 def test_an_unclosed_last_piece_ends_with_the_speech() -> None:
     reading = Reading(CHUNK, 0, "en")
     words = (Word(0.5, 1.0, " One", 0.9), Word(11.0, 13.0, " two", 0.9))
-    answer = Answer((Piece(0.5, 12.0, "One two", words),), 5, -0.2, 0.0, closed=False)
+    answer = Answer(
+        (Piece(0.5, 12.0, "One two three four five six seven eight nine ten", words),), 5, -0.2, 0.0, closed=False
+    )
     reading.take(answer)
     (segment,) = reading.result().segments
     assert segment.end == 111.5
