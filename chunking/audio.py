@@ -56,6 +56,11 @@ class DecoderPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Have the server started now, so that the first decode need not wait for it. Does not wait itself."""
+        with self._lock:
+            self._running()
+
     def close(self) -> None:
         """End the server and every decode still running (each raises `Interrupted`). A later decode starts anew."""
         with self._lock:

@@ -33,7 +33,7 @@ from storage.objects import ObjectStore
 BATCHES_AHEAD = 2
 """Batches whose features are ready or on their way. The model never waits, and memory stays small."""
 FIRST_GUESS = 40.0
-"""Chunks of a shard, until some have been seen: ten minutes of speech. A low guess would load hours of audio at once."""
+"""Chunks of a shard, until some have been seen: ten minutes of speech. A low guess would load hours of audio."""
 POLL_S = 0.5
 """How long nothing is claimed after nothing was found, unless a nudge comes."""
 LANGUAGE_SAMPLES = 3

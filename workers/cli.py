@@ -21,6 +21,7 @@ from pipeline.ingestion import Findings, find_recordings
 from pipeline.models import find_model, is_english_only
 from pipeline.settings import Settings, default_batch_size, engine_options
 from storage.jobs import JobOptions
+from workers.bootstrap import tame_allocator
 from workers.display import display
 from workers.local import LocalRun, RunOptions, Summary
 from workers.presence import Presence
@@ -169,6 +170,7 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """The console script: errors as one line, never a traceback unless --debug."""
+    tame_allocator()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     signal.signal(signal.SIGTERM, _terminated)

@@ -118,6 +118,7 @@ class LocalRun:
         self._store = LocalStore(settings.work)
         self._tally = Tally()
         self._finisher = Finisher(self._db, self._store, self._tally)
+        self._decoder = DecoderPool()
         self._stop, self._done, self._cpu_nudge = threading.Event(), threading.Event(), threading.Event()
         self._jobs: dict[int, Found] = {}
         self._left: list[int] = []
@@ -138,6 +139,8 @@ class LocalRun:
         self._look_for_ends()
         self._worked = frozenset(self._left)
         self._take_over()
+        if self._left:
+            self._decoder.start()  # while the model loads
         with self._db.reading() as tx:
             for view in jobs.views(tx, self._left):
                 self._bytes += view.size_bytes
@@ -149,27 +152,29 @@ class LocalRun:
         """Until all jobs have ended. On KeyboardInterrupt: out within two seconds, with the leases given back."""
         s, name = self._settings, self._presence.name
         options = PrepareOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
-        with DecoderPool() as decoder:
-            preparer = Preparer(
-                self._db, self._store, decoder, self._presence.scratch, tally=self._tally, options=options
-            )
-            transcriber = Transcriber(
-                self._db, self._store, engine, worker=name, batch_size=self._options.batch_size,
-                tally=self._tally, transcribed=self._cpu_nudge.set,
-            )  # fmt: skip
-            threads = [self._thread("transcribe", lambda: transcriber.run(self._stop, self._done.is_set))]
-            threads += [self._thread("cpu", lambda: self._cpu(preparer, transcriber)) for _ in range(CPU_THREADS)]
-            self._began = time.perf_counter()
-            try:
-                for thread in threads:
-                    thread.start()
-                self._wait(progress)
-            finally:
-                self._done.set()
-                self._stop.set()
-                deadline = time.monotonic() + LEAVE_S
-                for thread in threads:
-                    thread.join(max(0.0, deadline - time.monotonic()))
+        preparer = Preparer(
+            self._db, self._store, self._decoder, self._presence.scratch, tally=self._tally, options=options
+        )
+        transcriber = Transcriber(
+            self._db, self._store, engine, worker=name, batch_size=self._options.batch_size,
+            tally=self._tally, transcribed=self._cpu_nudge.set,
+        )  # fmt: skip
+        threads = [self._thread("transcribe", lambda: transcriber.run(self._stop, self._done.is_set))]
+        threads += [self._thread("cpu", lambda: self._cpu(preparer, transcriber)) for _ in range(CPU_THREADS)]
+        self._began = time.perf_counter()
+        try:
+            for thread in threads:
+                thread.start()
+            self._wait(progress)
+        finally:
+            self._done.set()
+            self._stop.set()
+            transcriber.nudge.set()
+            self._cpu_nudge.set()
+            self._decoder.close()
+            deadline = time.monotonic() + LEAVE_S
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def summary(self) -> Summary:
         with self._db.reading() as tx:
@@ -190,6 +195,7 @@ class LocalRun:
         )
 
     def close(self) -> None:
+        self._decoder.close()
         self._db.close()
 
     def _want(self, tx: Connection, job: int, recording: Found) -> None:
