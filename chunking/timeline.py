@@ -177,11 +177,6 @@ class Transcript:
     def text(self) -> str:
         return " ".join(s.text for s in self.segments)
 
-    @property
-    def words(self) -> int:
-        """Words as a reader counts them: separated by space (a run of CJK text counts as one)."""
-        return len(self.text.split())
-
     def seconds(self, kind: Coverage) -> float:
         """Seconds with that end, averaged over the channels, so that the three kinds add up to the duration."""
         return total(c.span for c in self.coverage if c.kind is kind) / max(1, self.channels)

@@ -12,21 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
-from chunking.audio import read_flac
 from chunking.errors import LeaseLost, PermanentError, SpotscribeError
-from chunking.timeline import SAMPLE_RATE, Shard, Span
 from pipeline.batching import Waiting, next_batch
-from pipeline.engine import Answer, Ask, Engine, Floats, Samples
+from pipeline.engine import Answer, Ask, Engine, Floats
 from pipeline.reading import Reading, Request
+from pipeline.shards import OpenShard, ShardLoader
 from pipeline.telemetry import Tally
 from storage import checkpoints, jobs, leases
 from storage.database import Database
-from storage.jobs import JobOptions
 from storage.leases import LEASE_S, Lease, Step
 from storage.objects import ObjectStore
 
@@ -36,29 +34,13 @@ FIRST_GUESS = 40.0
 """Chunks of a shard, until some have been seen: ten minutes of speech. A low guess would load hours of audio."""
 POLL_S = 0.5
 """How long nothing is claimed after nothing was found, unless a nudge comes."""
-LANGUAGE_SAMPLES = 3
-"""Chunks that vote for a recording's language."""
-
-
-@dataclass(eq=False)
-class _OpenShard:
-    """A shard under lease, with its sound in memory."""
-
-    lease: Lease
-    job: int
-    shard: Shard
-    samples: Samples
-    options: JobOptions
-    language: str
-    open: set[int] = field(default_factory=set)
-    """Chunks that are not checkpointed yet."""
 
 
 @dataclass(eq=False)
 class _Work:
     """A chunk on its way through the model."""
 
-    shard: _OpenShard
+    shard: OpenShard
     reading: Reading
     request: Request
     features: Floats | None = None
@@ -82,10 +64,11 @@ class Transcriber:
         """`transcribed` is called when a job's last shard is done: there is something to finish."""
         self.nudge = threading.Event()
         self._transcribed = transcribed
-        self._db, self._store, self._engine, self._worker, self._tally = database, store, engine, worker, tally
+        self._loader = ShardLoader(database, store, engine, tally)
+        self._db, self._engine, self._worker, self._tally = database, engine, worker, tally
         self._batch_size = max(batch_size, engine.parallel)
         self._call_size = max(1, self._batch_size // engine.parallel)
-        self._shards: dict[Lease, _OpenShard] = {}
+        self._shards: dict[Lease, OpenShard] = {}
         self._fresh: list[_Work] = []
         self._ready: list[_Work] = []
         self._begun: set[_Work] = set()
@@ -101,7 +84,7 @@ class Transcriber:
 
         `finished` is asked only when there is nothing to claim.
         """
-        self._loader = ThreadPoolExecutor(1, "load")
+        self._loading_pool = ThreadPoolExecutor(1, "load")
         self._featurer = ThreadPoolExecutor(1, "features")
         self._model = ThreadPoolExecutor(self._engine.parallel, "model")
         try:
@@ -117,7 +100,7 @@ class Transcriber:
                 self._heartbeat()
         finally:
             self._leave(time.monotonic() + grace_s)
-            for pool in (self._loader, self._featurer, self._model):
+            for pool in (self._loading_pool, self._featurer, self._model):
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _futures(self) -> list[Future[Any]]:
@@ -142,35 +125,7 @@ class Transcriber:
         if not taken:
             self._nothing_until = time.monotonic() + POLL_S
         for lease in taken:
-            self._loading[self._loader.submit(self._load, lease)] = lease
-
-    def _load(self, lease: Lease) -> _OpenShard:
-        """Read a shard and its plan; chunks whose checkpoints stand are not open any more."""
-        with self._db.reading() as tx:
-            job, key, shard = jobs.shard_of(tx, lease)
-            done = checkpoints.of_shard(tx, lease.id)
-            view = jobs.view(tx, job)
-        with self._tally.stage("read"), self._store.open(key) as source:
-            samples = read_flac(source)
-        opened = _OpenShard(lease, job, shard, samples, view.options, view.options.language or view.language or "")
-        if not opened.language:
-            opened.language = self._detect(opened)
-        opened.open = {c.index for c in shard.chunks} - done
-        reused = sum(c.span.duration for c in shard.chunks if c.index in done)
-        self._tally.add(chunks_reused=len(done), reused_s=reused)
-        return opened
-
-    def _detect(self, shard: _OpenShard) -> str:
-        """The job's language, by the vote of a few of its longest chunks; the first answer of any shard stands."""
-        chunks = sorted(shard.shard.chunks, key=lambda c: -c.span.duration)[:LANGUAGE_SAMPLES]
-        votes: dict[str, float] = {}
-        for chunk in chunks:
-            features = self._engine.features(_sound(shard, chunk.span), chunk.window)
-            for language, probability in self._engine.languages([features])[0].items():
-                votes[language] = votes.get(language, 0.0) + probability / len(chunks)
-        language = max(votes, key=lambda x: votes[x])
-        with self._db.transaction() as tx:
-            return jobs.set_language(tx, shard.job, language, votes[language])[0]
+            self._loading[self._loading_pool.submit(self._loader.load, lease)] = lease
 
     def _feed(self) -> None:
         """Have features computed for the next windows, second attempts first."""
@@ -183,7 +138,7 @@ class Transcriber:
 
     def _features(self, work: _Work) -> Floats:
         with self._tally.stage("features"):
-            return self._engine.features(_sound(work.shard, work.request.span), work.request.window)
+            return self._engine.features(work.shard.sound(work.request.span), work.request.window)
 
     def _launch(self) -> None:
         """Send batches to the model while a call is free."""
@@ -197,7 +152,7 @@ class Transcriber:
                 room=self._batch_size - len(self._begun),
                 size=self._fits,
                 calls=self._engine.parallel - len(self._decoding),
-                more_to_come=bool(self._computing or self._fresh or self._loading),
+                more_to_come=bool(self._computing or self._loading),
             )
             batch = [w.item for w in found]
             if not batch:
@@ -251,7 +206,7 @@ class Transcriber:
                 reading = Reading(chunk, shard.shard.channel, shard.language)
                 self._fresh.append(_Work(shard, reading, reading.first))
 
-    def _end(self, shard: _OpenShard) -> None:
+    def _end(self, shard: OpenShard) -> None:
         del self._shards[shard.lease]
         with suppress(LeaseLost):
             with self._db.transaction() as tx:
@@ -313,7 +268,7 @@ class Transcriber:
         if handed_on:
             self._transcribed()
 
-    def _write(self, tx: Connection, shard: _OpenShard, works: Sequence[_Work]) -> bool:
+    def _write(self, tx: Connection, shard: OpenShard, works: Sequence[_Work]) -> bool:
         """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
         checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
         if shard.open - {w.reading.chunk.index for w in works}:
@@ -348,12 +303,6 @@ class Transcriber:
             for lease in {*self._shards, *self._loading.values()}:
                 leases.release(tx, lease)
         self._shards.clear()
-
-
-def _sound(shard: _OpenShard, span: Span) -> Samples:
-    """The samples of a span of the recording out of its shard."""
-    first = round((span.start - shard.shard.span.start) * SAMPLE_RATE)
-    return shard.samples[max(0, first) : first + round(span.duration * SAMPLE_RATE)]
 
 
 def _ask(work: _Work) -> Ask:

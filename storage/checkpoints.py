@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
+from chunking.stitcher import split_words
 from chunking.timeline import (
     ChunkResult,
     Coverage,
@@ -82,7 +83,7 @@ def write_transcript(tx: Connection, transcript: Transcript, made: Made) -> int:
             language_probability=t.language_probability,
             duration_s=t.duration,
             channels=t.channels,
-            words=t.words,
+            words=len(split_words(t.text)),
             transcribed_s=t.seconds(Coverage.TRANSCRIBED),
             no_speech_s=t.seconds(Coverage.NO_SPEECH),
             failed_s=t.seconds(Coverage.FAILED),

@@ -1,0 +1,73 @@
+"""A leased shard, opened: its sound, what is left to do in it, and the language that its words are in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chunking.audio import read_flac
+from chunking.timeline import SAMPLE_RATE, Shard, Span
+from pipeline.engine import Engine, Samples
+from pipeline.telemetry import Tally
+from storage import checkpoints, jobs
+from storage.database import Database
+from storage.jobs import JobOptions
+from storage.leases import Lease
+from storage.objects import ObjectStore
+
+LANGUAGE_SAMPLES = 3
+"""Chunks that vote for a recording's language."""
+
+
+@dataclass(eq=False)
+class OpenShard:
+    """A shard under lease, with its sound in memory."""
+
+    lease: Lease
+    job: int
+    shard: Shard
+    samples: Samples
+    """int16 at 16 kHz: exactly the shard's span."""
+    options: JobOptions
+    language: str
+    open: set[int]
+    """Chunks that are not checkpointed yet."""
+
+    def sound(self, span: Span) -> Samples:
+        """The samples of a span of the recording."""
+        first = round((span.start - self.shard.span.start) * SAMPLE_RATE)
+        return self.samples[max(0, first) : first + round(span.duration * SAMPLE_RATE)]
+
+
+class ShardLoader:
+    """Opens shards. Safe to share by threads."""
+
+    def __init__(self, database: Database, store: ObjectStore, engine: Engine, tally: Tally) -> None:
+        self._db, self._store, self._engine, self._tally = database, store, engine, tally
+
+    def load(self, lease: Lease) -> OpenShard:
+        """Read a shard and its plan; chunks whose checkpoints stand are not open any more."""
+        with self._db.reading() as tx:
+            job, key, shard = jobs.shard_of(tx, lease)
+            done = checkpoints.of_shard(tx, lease.id)
+            view = jobs.view(tx, job)
+        with self._tally.stage("read"), self._store.open(key) as source:
+            samples = read_flac(source)
+        left = {c.index for c in shard.chunks} - done
+        opened = OpenShard(lease, job, shard, samples, view.options, view.options.language or view.language or "", left)
+        if not opened.language:
+            opened.language = self._detect(opened)
+        reused = sum(c.span.duration for c in shard.chunks if c.index in done)
+        self._tally.add(chunks_reused=len(done), reused_s=reused)
+        return opened
+
+    def _detect(self, shard: OpenShard) -> str:
+        """The job's language, by the vote of a few of its longest chunks; the first answer of any shard stands."""
+        chunks = sorted(shard.shard.chunks, key=lambda c: -c.span.duration)[:LANGUAGE_SAMPLES]
+        votes: dict[str, float] = {}
+        for chunk in chunks:
+            features = self._engine.features(shard.sound(chunk.span), chunk.window)
+            for language, probability in self._engine.languages([features])[0].items():
+                votes[language] = votes.get(language, 0.0) + probability / len(chunks)
+        language = max(votes, key=lambda x: votes[x])
+        with self._db.transaction() as tx:
+            return jobs.set_language(tx, shard.job, language, votes[language])[0]
