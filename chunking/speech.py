@@ -43,6 +43,9 @@ class SpeechOptions:
     """… and goes on while it stays above `threshold - hysteresis`."""
     min_speech_s: float = 0.1
     """Shorter bursts are clicks."""
+    min_alone_s: float = 0.25
+    """Silero's own least duration, for a burst with no other speech within `near_s`: of less a model makes up words."""
+    near_s: float = 1.0
     min_pause_s: float = 0.1
     pad_s: float = 0.03
     """Added to both ends: the model reacts a frame late."""
@@ -98,7 +101,7 @@ def spans(probabilities: Probabilities, duration: float, options: SpeechOptions 
             found[-1] = Span(found[-1].start, end)
         else:
             found.append(Span(start, end))
-    kept = [s for s in found if s.duration >= o.min_speech_s]
+    kept = _without_islands([s for s in found if s.duration >= o.min_speech_s], o)
     return tuple(_padded(kept, o.pad_s, duration))
 
 
@@ -124,6 +127,17 @@ def _runs(probabilities: Probabilities, enter: float, leave: float) -> Iterable[
         risen = np.flatnonzero(probabilities[first:last] >= enter)
         if risen.size:
             yield int(first + risen[0]), int(last)
+
+
+def _without_islands(found: list[Span], o: SpeechOptions) -> list[Span]:
+    """Without short bursts far from any other speech."""
+    kept = []
+    for i, s in enumerate(found):
+        before = s.start - found[i - 1].end if i else o.near_s
+        after = found[i + 1].start - s.end if i + 1 < len(found) else o.near_s
+        if s.duration >= o.min_alone_s or min(before, after) < o.near_s:
+            kept.append(s)
+    return kept
 
 
 def _padded(spans_in: list[Span], pad: float, duration: float) -> Iterable[Span]:

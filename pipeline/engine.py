@@ -33,7 +33,7 @@ TOKENS_PER_SECOND = 12
 SPARE_TOKENS = 40
 LONGEST_TEXT = 224
 """Whisper's own limit of tokens (half its text context of 448)."""
-FULL_BATCH_S = 15.0
+FULL_BATCH_S = 13.0
 """On CPU, windows beyond this take fewer to a batch: the encoder's attention needs memory by the square of the window
 (heads × 50² × window² × 4 bytes: 54 MB for one 30 s window of tiny.en, 144 MB of small)."""
 LANGUAGES: tuple[str, ...] = tuple(_LANGUAGE_CODES)

@@ -55,7 +55,7 @@ def test_spans_are_in_order_apart_and_inside(
     probabilities: list[float], threshold: float, pause: float, pad: float
 ) -> None:
     duration = len(probabilities) * FRAME_S
-    options = SpeechOptions(threshold=threshold, min_pause_s=pause, pad_s=pad)
+    options = SpeechOptions(threshold=threshold, min_pause_s=pause, pad_s=pad, min_alone_s=0.1)
     found = spans(np.array(probabilities, np.float32), duration, options)
     assert all(0.0 <= s.start < s.end <= duration for s in found)
     assert all(a.end <= b.start for a, b in pairwise(found))
@@ -68,3 +68,16 @@ def test_spans_are_in_order_apart_and_inside(
             middle = (i - sure / 2) * FRAME_S
             assert any(s.start <= middle <= s.end for s in found)
         sure = 0
+
+
+def test_a_short_burst_counts_only_near_other_speech() -> None:
+    def track(*runs: tuple[float, float]) -> np.ndarray:
+        found = np.zeros(int(12 / FRAME_S), np.float32)
+        for start, end in runs:
+            found[int(start / FRAME_S) : int(end / FRAME_S)] = 0.9
+        return found
+
+    assert spans(track((5.0, 5.2)), 12.0) == ()
+    assert len(spans(track((5.0, 5.2), (5.6, 8.0)), 12.0)) == 2
+    assert len(spans(track((1.0, 1.2), (5.6, 8.0)), 12.0)) == 1
+    assert len(spans(track((5.0, 5.5)), 12.0)) == 1
