@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ class Preparer:
             for channel in range(channels):
                 found = self._detector.probabilities(audio.blocks(pcm, channels, channel))
                 spans = speech.spans(found, duration)
-                tracks.append(Track(channel, spans, found.tolist(), speech.FRAME_S))
+                tracks.append(Track(channel, spans, array("f", found.tobytes()), speech.FRAME_S))
         with self._tally.stage("plan"):
             return plan(tracks, duration, self._options.plan)
 

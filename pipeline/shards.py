@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from chunking.audio import read_flac
-from chunking.timeline import SAMPLE_RATE, Shard, Span
+from chunking.timeline import Shard, Span
 from pipeline.engine import Engine, Samples
 from pipeline.telemetry import Tally
 from storage import checkpoints, jobs
@@ -20,22 +21,26 @@ LANGUAGE_SAMPLES = 3
 
 @dataclass(eq=False)
 class OpenShard:
-    """A shard under lease, with its sound in memory."""
+    """A shard under lease. Its sound stays in its file and is read chunk by chunk, so its length costs no memory."""
 
     lease: Lease
     job: int
     shard: Shard
-    samples: Samples
-    """int16 at 16 kHz: exactly the shard's span."""
+    flac: BinaryIO
+    """Exactly the shard's span."""
     options: JobOptions
     language: str
     open: set[int]
     """Chunks that are not checkpointed yet."""
 
     def sound(self, span: Span) -> Samples:
-        """The samples of a span of the recording."""
-        first = round((span.start - self.shard.span.start) * SAMPLE_RATE)
-        return self.samples[max(0, first) : first + round(span.duration * SAMPLE_RATE)]
+        """The samples of a span of the recording, int16 at 16 kHz. One thread at a time."""
+        at = self.shard.span.start
+        self.flac.seek(0)
+        return read_flac(self.flac, Span(max(0.0, span.start - at), span.end - at))
+
+    def close(self) -> None:
+        self.flac.close()
 
 
 class ShardLoader:
@@ -50,10 +55,9 @@ class ShardLoader:
             job, key, shard = jobs.shard_of(tx, lease)
             done = checkpoints.of_shard(tx, lease.id)
             view = jobs.view(tx, job)
-        with self._tally.stage("read"), self._store.open(key) as source:
-            samples = read_flac(source)
         left = {c.index for c in shard.chunks} - done
-        opened = OpenShard(lease, job, shard, samples, view.options, view.options.language or view.language or "", left)
+        language = view.options.language or view.language or ""
+        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, language, left)
         if not opened.language:
             opened.language = self._detect(opened)
         reused = sum(c.span.duration for c in shard.chunks if c.index in done)

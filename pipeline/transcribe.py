@@ -137,8 +137,10 @@ class Transcriber:
             self._computing[self._featurer.submit(self._features, work)] = work
 
     def _features(self, work: _Work) -> Floats:
+        with self._tally.stage("read"):
+            sound = work.shard.sound(work.request.span)
         with self._tally.stage("features"):
-            return self._engine.features(work.shard.sound(work.request.span), work.request.window)
+            return self._engine.features(sound, work.request.window)
 
     def _launch(self) -> None:
         """Send batches to the model while a call is free."""
@@ -207,7 +209,7 @@ class Transcriber:
                 self._fresh.append(_Work(shard, reading, reading.first))
 
     def _end(self, shard: OpenShard) -> None:
-        del self._shards[shard.lease]
+        self._shards.pop(shard.lease).close()
         with suppress(LeaseLost):
             with self._db.transaction() as tx:
                 self._write(tx, shard, [])
@@ -264,7 +266,7 @@ class Transcriber:
         for shard in shards.values():
             shard.open -= {w.reading.chunk.index for w in kept if w.shard is shard}
             if not shard.open:
-                self._shards.pop(shard.lease, None)
+                self._shards.pop(shard.lease).close()
         if handed_on:
             self._transcribed()
 
