@@ -15,7 +15,7 @@ from chunking.stitcher import stitch
 from chunking.timeline import ChunkResult, Plan, Segment, Transcript
 from pipeline.exports import About, Format, render
 from pipeline.telemetry import Tally
-from storage import checkpoints, jobs, leases, outputs
+from storage import checkpoints, jobs, leases, outputs, plans
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobView, Verdict
@@ -35,9 +35,9 @@ class Finisher:
         with self._tally.stage("finish"):
             with self._db.reading() as tx:
                 job = jobs.view(tx, lease.id)
-                plan = jobs.plan_of(tx, lease.id)
+                plan = plans.plan_of(tx, lease.id)
                 results = checkpoints.of_job(tx, lease.id)
-                keys = jobs.object_keys(tx, lease.id)
+                keys = plans.object_keys(tx, lease.id)
             transcript = assemble(job, plan, results)
             made = Made(
                 job.sha256 or "", job.options.digest, job.options.model, job.options.compute_type, job.options.task

@@ -20,7 +20,7 @@ from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
 from chunking.timeline import Plan, Shard, Span
 from pipeline.telemetry import Tally
-from storage import jobs, leases
+from storage import jobs, leases, plans
 from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
@@ -98,7 +98,7 @@ class Preparer:
                 duration_s=report.duration_s,
                 decode_errors=report.decode_errors,
             )
-            jobs.store_plan(tx, lease, cut, keys, _verdict(report))
+            plans.store_plan(tx, lease, cut, keys, _verdict(report))
 
     def _cut(self, pcm: Path, channels: int, duration: float) -> Plan:
         with self._tally.stage("vad"):

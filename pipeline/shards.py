@@ -9,7 +9,7 @@ from chunking.audio import read_flac
 from chunking.timeline import Shard, Span
 from pipeline.engine import Engine, Samples
 from pipeline.telemetry import Tally
-from storage import checkpoints, jobs
+from storage import checkpoints, jobs, plans
 from storage.database import Database
 from storage.jobs import JobOptions
 from storage.leases import Lease
@@ -52,7 +52,7 @@ class ShardLoader:
     def load(self, lease: Lease) -> OpenShard:
         """Read a shard and its plan; chunks whose checkpoints stand are not open any more."""
         with self._db.reading() as tx:
-            job, key, shard = jobs.shard_of(tx, lease)
+            job, key, shard = plans.shard_of(tx, lease)
             done = checkpoints.of_shard(tx, lease.id)
             view = jobs.view(tx, job)
         left = {c.index for c in shard.chunks} - done
@@ -74,4 +74,4 @@ class ShardLoader:
                 votes[language] = votes.get(language, 0.0) + probability / len(chunks)
         language = max(votes, key=lambda x: votes[x])
         with self._db.transaction() as tx:
-            return jobs.set_language(tx, shard.job, language, votes[language])[0]
+            return plans.set_language(tx, shard.job, language, votes[language])[0]

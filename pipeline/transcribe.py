@@ -23,7 +23,7 @@ from pipeline.engine import Answer, Ask, Engine, Floats
 from pipeline.reading import Reading, Request
 from pipeline.shards import OpenShard, ShardLoader
 from pipeline.telemetry import Tally
-from storage import checkpoints, jobs, leases
+from storage import checkpoints, leases, plans
 from storage.database import Database
 from storage.leases import LEASE_S, Lease, Step
 from storage.objects import ObjectStore
@@ -197,7 +197,7 @@ class Transcriber:
             shard = future.result()
         except SpotscribeError as e:
             with self._db.transaction() as tx:
-                jobs.fail_shard(tx, lease, e)
+                plans.fail_shard(tx, lease, e)
             return
         self._shards[lease] = shard
         self._chunks_per_shard = max(1.0, 0.5 * self._chunks_per_shard + 0.5 * len(shard.open))
@@ -276,7 +276,7 @@ class Transcriber:
         if shard.open - {w.reading.chunk.index for w in works}:
             return False
         leases.end(tx, shard.lease, "done")
-        return jobs.shards_done(tx, shard.job)
+        return plans.shards_done(tx, shard.job)
 
     def _heartbeat(self) -> None:
         if time.monotonic() - self._renewed < LEASE_S / 3:

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, func, select, update
+from sqlalchemy import Connection, case, delete, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import aliased
 
-from chunking.errors import Code, SpotscribeError, TransientError
-from chunking.timeline import Plan, Shard
+from chunking.errors import Code
 from storage import leases
 from storage.database import now_plus, upsert
 from storage.leases import Lease
-from storage.records import from_record, to_record
 from storage.tables import Checkpoint, Job, Output, Recording, ShardRow, TranscriptRow
 
 ENDED = ("done", "partial", "rejected", "failed", "cancelled")
@@ -136,7 +135,8 @@ def claim_content(tx: Connection, lease: Lease, sha256: str) -> str:
     job = view(tx, lease.id)
     key = f"{sha256}:{job.options.digest}"
     tx.execute(update(Recording).where(Recording.id == _recording(lease.id)).values(sha256=sha256))
-    leader = tx.execute(select(Job).where(Job.content_key == key, Job.leader == 1, Job.id != lease.id)).first()
+    leading = select(Job).where(Job.content_key == key, Job.leader == 1, Job.id != lease.id)
+    leader = tx.execute(leading.with_for_update()).first()  # it must not end between this look and our waiting
     if leader is not None:
         reusable = leader.state in WITH_TRANSCRIPT or (leader.state == "rejected")
         if not job.force and reusable:
@@ -156,113 +156,49 @@ def claim_content(tx: Connection, lease: Lease, sha256: str) -> str:
     return "lead"
 
 
-def store_plan(
-    tx: Connection, lease: Lease, plan: Plan, object_keys: Sequence[str], verdict: Verdict | None = None
-) -> None:
-    """Shards become claimable, the prepare lease ends. `verdict`: what is already known against the recording."""
-    leases.hold(tx, lease)
-    job = tx.execute(select(Job.priority, Job.assigned).where(Job.id == lease.id)).one()
-    for shard, key in zip(plan.shards, object_keys, strict=True):
-        tx.execute(
-            upsert(tx, ShardRow).values(
-                job_id=lease.id,
-                position=shard.index,
-                channel=shard.channel,
-                start_s=shard.span.start,
-                end_s=shard.span.end,
-                chunks=len(shard.chunks),
-                object_key=key,
-                plan=to_record(shard),
-                state="queued",
-                priority=job.priority,
-                assigned=job.assigned,
-            )
-        )
-    state = "transcribing" if plan.shards else "transcribed"
-    code, error = (verdict.code.value, verdict.error) if verdict else (None, None)
-    leases.end(tx, lease, state, duration_s=plan.duration, channels=plan.channels, code=code, error=error)
-
-
 def describe(tx: Connection, job: int, **media: Any) -> None:
     """Note what the decoder said of the recording: container, codec, channels, durations, errors."""
     tx.execute(update(Recording).where(Recording.id == _recording(job)).values(media))
 
 
-def shards_done(tx: Connection, job: int) -> bool:
-    """After a shard has ended: hand the job on to finish if it was the last one."""
-    tx.execute(select(Job.id).where(Job.id == job).with_for_update())  # two last shards must see each other
-    left = exists().where(ShardRow.job_id == job, ShardRow.state != "done")
-    on = update(Job).where(Job.id == job, Job.state == "transcribing", ~left).values(state="transcribed")
-    return tx.execute(on.returning(Job.id)).first() is not None
-
-
-def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> None:
-    """A shard that cannot be read: later, if it may help, else its job fails."""
-    if isinstance(error, TransientError):
-        leases.release(tx, lease, wait_s=TRY_AGAIN_S)
-        return
-    leases.end(tx, lease, "failed")
-    job = select(ShardRow.job_id).where(ShardRow.id == lease.id).scalar_subquery()
-    values = {"state": "failed", "code": error.code.value, "error": str(error), "finished_at": now_plus()}
-    tx.execute(update(Job).where(Job.id == job, Job.state == "transcribing").values(values))
-
-
-def set_language(tx: Connection, job: int, language: str, probability: float) -> tuple[str, float]:
-    """The job's language: the first answer stands, so that all shards and a resumed run agree."""
-    first = update(Job).where(Job.id == job, Job.language.is_(None))
-    tx.execute(first.values(language=language, language_probability=probability))
-    row = tx.execute(select(Job.language, Job.language_probability).where(Job.id == job)).one()
-    return row.language or language, row.language_probability or probability
-
-
 def end_job(tx: Connection, lease: Lease, state: str, verdict: Verdict, **values: Any) -> None:
-    """The job ends, and with it all that waited for it: equal bytes and options have equal ends."""
-    leases.end(tx, lease, state, code=verdict.code.value, error=verdict.error, finished_at=now_plus(), **values)
-    job = tx.execute(select(Job).where(Job.id == lease.id)).one()
-    shared = {k: getattr(job, k) for k in _SHARED}
-    followers = update(Job).where(Job.follows == lease.id, Job.state == "waiting")
-    tx.execute(followers.values(state=state, finished_at=now_plus(), **shared))
+    """The leased job ends, and with it all that waited for it."""
+    leases.end(tx, lease, state, code=verdict.code.value, error=verdict.error, **values)
+    ended_now(tx, lease.id)
 
 
-def shard_of(tx: Connection, lease: Lease) -> tuple[int, str, Shard]:
-    """The leased shard: its job, where its audio lies, and how it is cut."""
-    row = tx.execute(select(ShardRow).where(ShardRow.id == lease.id)).one()
-    return row.job_id, row.object_key, from_record(Shard, row.plan)
-
-
-def plan_of(tx: Connection, job: int) -> Plan:
-    """The plan as it was stored."""
-    row = tx.execute(select(Job.duration_s, Job.channels).where(Job.id == job)).one()
-    shards = tx.execute(select(ShardRow.plan).where(ShardRow.job_id == job).order_by(ShardRow.position)).scalars()
-    return Plan(row.duration_s or 0.0, row.channels or 1, tuple(from_record(Shard, s) for s in shards))
-
-
-def object_keys(tx: Connection, job: int) -> list[str]:
-    """Where the job's shards lie in the work store."""
-    return list(tx.execute(select(ShardRow.object_key).where(ShardRow.job_id == job)).scalars())
-
-
-def queued_audio_s(tx: Connection) -> float:
-    """Seconds of prepared audio that wait for a GPU."""
-    waiting = select(func.sum(ShardRow.end_s - ShardRow.start_s)).where(ShardRow.state == "queued")
-    return float(tx.execute(waiting).scalar() or 0.0)
+def ended_now(tx: Connection, job: int) -> None:
+    """The job has just ended: so have those that waited for it, since equal bytes and options have equal ends."""
+    tx.execute(update(Job).where(Job.id == job).values(finished_at=now_plus()))
+    row = tx.execute(select(Job).where(Job.id == job)).one()
+    shared = {k: getattr(row, k) for k in _SHARED}
+    followers = update(Job).where(Job.follows == job, Job.state == "waiting")
+    tx.execute(followers.values(state=row.state, finished_at=now_plus(), **shared))
 
 
 def assigned(tx: Connection, jobs: Sequence[int]) -> dict[int, str | None]:
-    """Which worker alone may take each of the jobs, of those that have not ended."""
+    """Which worker alone may take each of the jobs that have not ended; for one that waits, the one it waits for."""
     found: dict[int, str | None] = {}
+    leader = aliased(Job)
+    worker = case((Job.state == "waiting", leader.assigned), else_=Job.assigned)
     for first in range(0, len(jobs), 500):
-        part = select(Job.id, Job.assigned).where(Job.id.in_(jobs[first : first + 500]), Job.state.not_in(ENDED))
-        found.update({r.id: r.assigned for r in tx.execute(part)})
+        part = select(Job.id, worker.label("worker")).outerjoin(leader, leader.id == Job.follows)
+        part = part.where(Job.id.in_(jobs[first : first + 500]), Job.state.not_in(ENDED))
+        found.update({r.id: r.worker for r in tx.execute(part)})
     return found
 
 
 def assign(tx: Connection, jobs: Sequence[int], worker: str | None) -> None:
-    """From now on only `worker` takes these jobs and their shards; what is leased stays where it is until it ends."""
+    """From now on only `worker` takes these jobs, those they wait for, and their shards.
+
+    What is leased stays where it is until it ends.
+    """
     for first in range(0, len(jobs), 500):
         part = jobs[first : first + 500]
-        tx.execute(update(Job).where(Job.id.in_(part), Job.state.not_in(ENDED)).values(assigned=worker))
-        tx.execute(update(ShardRow).where(ShardRow.job_id.in_(part), ShardRow.state != "done").values(assigned=worker))
+        leaders = select(Job.follows).where(Job.id.in_(part), Job.state == "waiting")
+        meant = {*part, *tx.execute(leaders).scalars()}
+        tx.execute(update(Job).where(Job.id.in_(meant), Job.state.not_in(ENDED)).values(assigned=worker))
+        tx.execute(update(ShardRow).where(ShardRow.job_id.in_(meant), ShardRow.state != "done").values(assigned=worker))
 
 
 _SHARED = ("code", "error", "language", "language_probability", "duration_s", "channels", "transcript_id")

@@ -24,7 +24,7 @@ from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
-from storage import jobs, leases, outputs
+from storage import jobs, leases, outputs, plans
 from storage.database import Database
 from storage.jobs import JobOptions, JobView
 from storage.leases import Lease, Step
@@ -195,7 +195,14 @@ class LocalRun:
         )
 
     def close(self) -> None:
+        """End what was started. Audio in work of jobs that have ended, left behind by a kill, goes."""
         self._decoder.close()
+        left = {int(key.split("/")[1]): key for key in self._store.keys("shards/")}
+        with self._db.reading() as tx:
+            ended = jobs.ended(tx, list(left))
+        for key in list(self._store.keys("shards/")):
+            if int(key.split("/")[1]) in ended:
+                self._store.delete(key)
         self._db.close()
 
     def _want(self, tx: Connection, job: int, recording: Found) -> None:
@@ -235,7 +242,7 @@ class LocalRun:
 
     def _room_ahead(self) -> bool:
         with self._db.reading() as tx:
-            return jobs.queued_audio_s(tx) < PREPARED_AHEAD_S
+            return plans.queued_audio_s(tx, self._presence.name) < PREPARED_AHEAD_S
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:

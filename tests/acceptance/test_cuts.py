@@ -19,7 +19,7 @@ from pipeline.finish import Finisher
 from pipeline.models import find_model
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
-from storage import checkpoints, jobs, leases
+from storage import checkpoints, jobs, leases, plans
 from storage.database import Database
 from storage.jobs import JobOptions, Source
 from storage.leases import Step
@@ -46,7 +46,7 @@ def transcribed(
             file = folder / "shard.flac"
             write_flac(file, [samples[round(shard.span.start * 16000) : round(shard.span.end * 16000)]])
             store.put_file(f"{name}/{shard.index}", file)
-        jobs.store_plan(tx, lease, cut, [f"{name}/{s.index}" for s in cut.shards])
+        plans.store_plan(tx, lease, cut, [f"{name}/{s.index}" for s in cut.shards])
     transcriber = Transcriber(database, store, engine, worker="w", batch_size=8, tally=tally)
     transcriber.run(threading.Event(), lambda: True)
     with database.transaction() as tx:

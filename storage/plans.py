@@ -1,0 +1,98 @@
+"""Plans and shards: stored once, before the first chunk is decoded, and done when the last shard is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, exists, func, or_, select, update
+
+from chunking.errors import SpotscribeError, TransientError
+from chunking.timeline import Plan, Shard
+from storage import jobs, leases
+from storage.database import upsert
+from storage.jobs import TRY_AGAIN_S, Verdict
+from storage.leases import Lease
+from storage.records import from_record, to_record
+from storage.tables import Job, ShardRow
+
+
+def store_plan(
+    tx: Connection, lease: Lease, plan: Plan, object_keys: Sequence[str], verdict: Verdict | None = None
+) -> None:
+    """Shards become claimable, the prepare lease ends. `verdict`: what is already known against the recording."""
+    leases.hold(tx, lease)
+    job = tx.execute(select(Job.priority, Job.assigned).where(Job.id == lease.id)).one()
+    for shard, key in zip(plan.shards, object_keys, strict=True):
+        tx.execute(
+            upsert(tx, ShardRow).values(
+                job_id=lease.id,
+                position=shard.index,
+                channel=shard.channel,
+                start_s=shard.span.start,
+                end_s=shard.span.end,
+                chunks=len(shard.chunks),
+                object_key=key,
+                plan=to_record(shard),
+                state="queued",
+                priority=job.priority,
+                assigned=job.assigned,
+            )
+        )
+    state = "transcribing" if plan.shards else "transcribed"
+    code, error = (verdict.code.value, verdict.error) if verdict else (None, None)
+    leases.end(tx, lease, state, duration_s=plan.duration, channels=plan.channels, code=code, error=error)
+
+
+def shard_of(tx: Connection, lease: Lease) -> tuple[int, str, Shard]:
+    """The leased shard: its job, where its audio lies, and how it is cut."""
+    row = tx.execute(select(ShardRow).where(ShardRow.id == lease.id)).one()
+    return row.job_id, row.object_key, from_record(Shard, row.plan)
+
+
+def plan_of(tx: Connection, job: int) -> Plan:
+    """The plan as it was stored."""
+    row = tx.execute(select(Job.duration_s, Job.channels).where(Job.id == job)).one()
+    shards = tx.execute(select(ShardRow.plan).where(ShardRow.job_id == job).order_by(ShardRow.position)).scalars()
+    return Plan(row.duration_s or 0.0, row.channels or 1, tuple(from_record(Shard, s) for s in shards))
+
+
+def object_keys(tx: Connection, job: int) -> list[str]:
+    """Where the job's shards lie in the work store."""
+    return list(tx.execute(select(ShardRow.object_key).where(ShardRow.job_id == job)).scalars())
+
+
+def shards_done(tx: Connection, job: int) -> bool:
+    """After a shard has ended: hand the job on to finish if it was the last one."""
+    tx.execute(select(Job.id).where(Job.id == job).with_for_update())  # two last shards must see each other
+    left = exists().where(ShardRow.job_id == job, ShardRow.state != "done")
+    on = update(Job).where(Job.id == job, Job.state == "transcribing", ~left).values(state="transcribed")
+    return tx.execute(on.returning(Job.id)).first() is not None
+
+
+def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> None:
+    """A shard that cannot be read: later, if it may help, else its job fails."""
+    if isinstance(error, TransientError):
+        leases.release(tx, lease, wait_s=TRY_AGAIN_S)
+        return
+    leases.end(tx, lease, "failed")
+    job = tx.execute(select(ShardRow.job_id).where(ShardRow.id == lease.id)).scalar_one()
+    values = {"state": "failed", "code": error.code.value, "error": str(error)}
+    if tx.execute(
+        update(Job).where(Job.id == job, Job.state == "transcribing").values(values).returning(Job.id)
+    ).first():
+        jobs.ended_now(tx, job)
+
+
+def queued_audio_s(tx: Connection, worker: str) -> float:
+    """Seconds of prepared audio that wait for this worker."""
+    mine = or_(ShardRow.assigned.is_(None), ShardRow.assigned == worker)
+    waiting = select(func.sum(ShardRow.end_s - ShardRow.start_s)).where(ShardRow.state == "queued", mine)
+    return float(tx.execute(waiting).scalar() or 0.0)
+
+
+def set_language(tx: Connection, job: int, language: str, probability: float) -> tuple[str, float]:
+    """The job's language: the first answer stands, so that all shards and a resumed run agree."""
+    first = update(Job).where(Job.id == job, Job.language.is_(None))
+    tx.execute(first.values(language=language, language_probability=probability))
+    row = tx.execute(select(Job.language, Job.language_probability).where(Job.id == job)).one()
+    return row.language or language, row.language_probability or probability
