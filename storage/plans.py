@@ -76,10 +76,9 @@ def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> None:
         return
     leases.end(tx, lease, "failed")
     job = tx.execute(select(ShardRow.job_id).where(ShardRow.id == lease.id)).scalar_one()
-    values = {"state": "failed", "code": error.code.value, "error": str(error)}
-    if tx.execute(
-        update(Job).where(Job.id == job, Job.state == "transcribing").values(values).returning(Job.id)
-    ).first():
+    failing = update(Job).where(Job.id == job, Job.state == "transcribing")
+    failing = failing.values(state="failed", code=error.code.value, error=str(error))
+    if tx.execute(failing.returning(Job.id)).first():
         jobs.ended_now(tx, job)
 
 
