@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from chunking.errors import Code, DecoderFailed, Interrupted, Rejected, TransientError
+from chunking.errors import Code, DecoderFailed, Interrupted, PermanentError, Rejected, TransientError
 from chunking.media import MAX_CHANNELS, DecodeOptions, MediaReport
 from chunking.timeline import SAMPLE_RATE, Span
 
@@ -209,10 +209,13 @@ def write_flac(file: Path | BinaryIO, pcm: Iterable[Pcm]) -> None:
 
 
 def read_flac(file: Path | BinaryIO, span: Span | None = None) -> Pcm:
-    """A FLAC shard's samples, or those inside `span` (in seconds of the shard)."""
-    with soundfile.SoundFile(file) as flac:
-        if span is not None:
-            flac.seek(min(max(0, round(span.start * SAMPLE_RATE)), flac.frames))
-        count = -1 if span is None else max(0, round(span.end * SAMPLE_RATE) - flac.tell())
-        samples: Pcm = flac.read(count, dtype="int16")
+    """A FLAC shard's samples, or those inside `span` (in seconds of the shard). Raises PermanentError if damaged."""
+    try:
+        with soundfile.SoundFile(file) as flac:
+            if span is not None:
+                flac.seek(min(max(0, round(span.start * SAMPLE_RATE)), flac.frames))
+            count = -1 if span is None else max(0, round(span.end * SAMPLE_RATE) - flac.tell())
+            samples: Pcm = flac.read(count, dtype="int16")
+    except soundfile.LibsndfileError as e:
+        raise PermanentError(f"the stored sound is damaged: {e}") from e
     return samples

@@ -180,7 +180,7 @@ class WhisperEngine:
                 sampling_temperature=temperature or 1.0,
             )
             timed = self._align(encoded, asks, [r.sequences_ids[0] for r in results])
-        except RuntimeError as e:
+        except (RuntimeError, ValueError) as e:
             raise _translated(e) from e
         return [self._answer(a, t, r, w) for a, t, r, w in zip(asks, prompted, results, timed, strict=True)]
 
@@ -310,7 +310,7 @@ def _plain(error: Exception, model: Path, options: EngineOptions) -> str:
     return f"the model in {model} cannot be loaded: {text}"
 
 
-def _translated(error: RuntimeError) -> Exception:
+def _translated(error: Exception) -> Exception:
     if "memory" in str(error).lower():
         return TransientError(f"the device is out of memory: {error}")
     return PermanentError(f"the engine failed: {error}")

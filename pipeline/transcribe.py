@@ -182,10 +182,7 @@ class Transcriber:
             if future in self._loading:
                 self._loaded(self._loading.pop(future), future)
             elif future in self._computing:
-                work = self._computing.pop(future)
-                work.features = future.result()
-                if work.shard.lease in self._shards:
-                    self._ready.append(work)
+                self._computed(self._computing.pop(future), future)
             else:
                 finished += self._decoded(self._decoding.pop(future), future)
         if finished:
@@ -196,8 +193,7 @@ class Transcriber:
         try:
             shard = future.result()
         except SpotscribeError as e:
-            with self._db.transaction() as tx:
-                plans.fail_shard(tx, lease, e)
+            self._unreadable(lease, e)
             return
         self._shards[lease] = shard
         self._chunks_per_shard = max(1.0, 0.5 * self._chunks_per_shard + 0.5 * len(shard.open))
@@ -207,6 +203,23 @@ class Transcriber:
             if chunk.index in shard.open:
                 reading = Reading(chunk, shard.shard.channel, shard.language)
                 self._fresh.append(_Work(shard, reading, reading.first))
+
+    def _computed(self, work: _Work, future: Future[Any]) -> None:
+        lease = work.shard.lease
+        try:
+            work.features = future.result()
+        except SpotscribeError as e:
+            if lease in self._shards:
+                self._unreadable(lease, e)
+            return
+        if lease in self._shards:
+            self._ready.append(work)
+
+    def _unreadable(self, lease: Lease, error: SpotscribeError) -> None:
+        """A shard whose sound cannot be had ends, or waits, alone."""
+        self._drop(lease)
+        with suppress(LeaseLost), self._db.transaction() as tx:
+            plans.fail_shard(tx, lease, error)
 
     def _end(self, shard: OpenShard) -> None:
         self._shards.pop(shard.lease).close()

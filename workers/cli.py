@@ -94,8 +94,10 @@ def run(
         beam_size=beam_size,
     )
     how = engine_options(settings, device, compute_type, beam_size)
-    options = RunOptions(job, out, _formats(formats), force, batch_size or default_batch_size(how))
+    options = RunOptions(job, out, _formats(formats), force, batch_size or default_batch_size(how), debug)
     findings = find_recordings(paths)
+    _check_out(out)
+    _make_home(settings.home)
     with Presence(settings.home) as presence:
         local = LocalRun(settings, presence, options)
         with display(findings, name, as_json=as_json) as progress:
@@ -105,6 +107,22 @@ def run(
         local.close()
     _report(summary, findings, out, as_json=as_json)
     sys.exit(0 if all(f.state in {"done", "partial"} for f in summary.files) else 3)
+
+
+def _check_out(out: Path) -> None:
+    """Whether the folder could be made, without making it yet: the rest of the request may still be wrong."""
+    nearest = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"--out: {nearest} is a file")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"--out: {nearest} may not be written to")
+
+
+def _make_home(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UsageError(f"SPOTSCRIBE_HOME: {home} cannot be made: {e.strerror}") from None
 
 
 def _formats(text: str) -> tuple[str, ...]:
@@ -157,6 +175,17 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d} min"
 
 
+def _line(error: Exception) -> str:
+    """What went wrong, in one line for a user."""
+    if isinstance(error, SpotscribeError):
+        return str(error).strip()
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{where}; when that is mended, the same command goes on from here"
+    first = (str(error).strip() or "no further word").splitlines()[0]
+    return f"{type(error).__name__}: {first} (--debug shows where)"
+
+
 def _leave(code: int) -> NoReturn:
     """Without waiting for a batch that the model is still at: all that counts is written."""
     sys.stdout.flush()
@@ -193,6 +222,5 @@ def main() -> None:
     except Exception as e:
         if debug:
             traceback.print_exc()
-        line = str(e).strip() if isinstance(e, SpotscribeError) else f"{type(e).__name__}: {e}".splitlines()[0]
-        click.echo(f"spotscribe: {line}", err=True)
+        click.echo(f"spotscribe: {_line(e)}", err=True)
         _leave(2 if isinstance(e, UsageError) else 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy import Connection
 
 from chunking.audio import DecoderPool
+from chunking.errors import Code, LeaseLost
 from chunking.timeline import Coverage
 from pipeline.engine import Engine
 from pipeline.finish import Finisher
@@ -26,7 +28,7 @@ from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
 from storage import jobs, leases, outputs, plans
 from storage.database import Database
-from storage.jobs import JobOptions, JobView
+from storage.jobs import JobOptions, JobView, Verdict
 from storage.leases import Lease, Step
 from storage.objects import LocalStore
 from storage.outputs import WantedOutput
@@ -54,6 +56,8 @@ class RunOptions:
     formats: tuple[str, ...] = ("txt", "json")
     force: bool = False
     batch_size: int = 16
+    debug: bool = False
+    """Let a step's unforeseen error end the run, with its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +241,18 @@ class LocalRun:
         with self._db.transaction() as tx:
             claimed = leases.claim(tx, step, self._presence.name)
         for lease in claimed:
-            do(lease)
+            self._guarded(do, lease)
         return bool(claimed)
+
+    def _guarded(self, do: Callable[[Lease], None], lease: Lease) -> None:
+        """A step that goes wrong in a way nobody thought of fails its own job and no other."""
+        try:
+            do(lease)
+        except Exception as e:
+            if self._options.debug:
+                raise
+            with suppress(LeaseLost), self._db.transaction() as tx:
+                jobs.end_job(tx, lease, "failed", Verdict(Code.INTERNAL, f"{type(e).__name__}: {e}"))
 
     def _room_ahead(self) -> bool:
         with self._db.reading() as tx:

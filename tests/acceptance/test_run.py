@@ -204,6 +204,8 @@ def test_requests_that_are_wrong_are_one_line_and_code_2(home: Path, tmp_path: P
         (["run", fox, "--compute-type", "int8_float16", "--device", "cpu"], "cannot compute in"),
         (["run", fox, "--device", "cuda"], "cuda"),
         (["run", fox, "--batch-size", "0"], "batch-size"),
+        (["run", fox, "--out", fox], "is a file"),
+        (["run", fox, "--out", fox / "deeper"], "is a file"),
         (["run"], "Missing argument"),
         (["fly"], "No such command"),
     ]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport, blocks, read_flac, read_pcm, write_flac
-from chunking.errors import Code, DecoderFailed, Interrupted, Rejected, TransientError
+from chunking.errors import Code, DecoderFailed, Interrupted, PermanentError, Rejected, TransientError
 from chunking.timeline import SAMPLE_RATE, Span
 
 CODECS = {
@@ -573,3 +573,9 @@ def test_flac_shards_come_back_exactly(tmp_path: Path) -> None:
     write_flac(memory, [samples])
     memory.seek(0)
     assert np.array_equal(read_flac(memory), samples)
+
+
+def test_a_damaged_shard_is_a_permanent_error(tmp_path: Path) -> None:
+    (tmp_path / "x.flac").write_bytes(b"fLaC but not for long")
+    with pytest.raises(PermanentError, match="stored sound is damaged"):
+        read_flac(tmp_path / "x.flac")
