@@ -16,6 +16,7 @@ from hypothesis import settings
 from sqlalchemy import create_engine, text
 
 from storage.database import Database
+from tests.servers import s3_server
 
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.load_profile("default")
@@ -58,6 +59,13 @@ def postgres(postgres_server: str) -> Iterator[Database]:
     with admin.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real S3 server of this test run's own."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 import click
+from pydantic import ValidationError
 
 from chunking.errors import SpotscribeError, UsageError
 from pipeline.engine import LANGUAGES, WhisperEngine
@@ -81,7 +82,7 @@ def run(
     What is done already is not done again; an interrupted run goes on where it stopped. State lies in
     SPOTSCRIBE_HOME, or in the user's data folder.
     """
-    settings = Settings()
+    settings = _settings()
     name = model or settings.model
     directory = find_model(name, settings.models)
     job = JobOptions(
@@ -107,6 +108,15 @@ def run(
         local.close()
     _report(summary, findings, out, as_json=as_json)
     sys.exit(0 if all(f.state in {"done", "partial"} for f in summary.files) else 3)
+
+
+def _settings() -> Settings:
+    try:
+        return Settings()
+    except ValidationError as e:
+        first = e.errors()[0]
+        name = "SPOTSCRIBE_" + "_".join(map(str, first["loc"])).upper()
+        raise UsageError(f"{name}: {first['msg']}, not {first['input']!r}") from None
 
 
 def _check_out(out: Path) -> None:

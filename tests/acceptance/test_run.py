@@ -217,6 +217,18 @@ def test_requests_that_are_wrong_are_one_line_and_code_2(home: Path, tmp_path: P
     assert query(home, "SELECT count(*) FROM jobs WHERE state NOT IN ('queued')") == [(0,)]
 
 
+def test_a_setting_that_is_wrong_is_named(
+    home: Path, tmp_path: Path, fox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTSCRIBE_MAX_HOURS", "a lot")
+    done = spotscribe("run", fox, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert done.stderr.startswith("spotscribe: SPOTSCRIBE_MAX_HOURS: ")
+    monkeypatch.setenv("SPOTSCRIBE_MAX_HOURS", "0.0001")
+    done = run(fox, out=tmp_path / "out")
+    assert (done.code, done.files[fox.name]["code"]) == (3, "too_long")
+
+
 def test_ctrl_c_ends_soon_says_how_to_go_on_and_the_next_run_does(
     home: Path, tmp_path: Path, english_clips: list[Path]
 ) -> None:
