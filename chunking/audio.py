@@ -174,7 +174,8 @@ def _report(answer: dict[str, Any] | None) -> MediaReport:
     if answer is None:
         raise TransientError("the decoder's server does not run here")
     if "report" in answer:
-        return MediaReport(**answer["report"])
+        report = answer["report"]
+        return MediaReport(**{**report, "lost": tuple((a, b) for a, b in report["lost"])})
     if "errno" in answer:
         raise OSError(answer["errno"], os.strerror(answer["errno"] or errno.EIO))
     if "died" in answer:

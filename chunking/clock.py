@@ -16,6 +16,8 @@ _UNKNOWN_GAP_S = 600.0
 """The longest gap to believe in a container that does not say how long it is."""
 _SHORT_S, _SHORT = 0.3, 0.02
 """Seconds, and part of the whole, that may be missing at the end of a complete file."""
+_MOST_LOSSES = 500
+"""Losses that are told one by one; the report has to stay small, whatever the file."""
 _BELIEVED = 8.0
 """A header that claims more than this many times what is there is wrong, unless the file breaks off inside a packet."""
 
@@ -28,7 +30,8 @@ class Clock:
         self.decoded = 0.0
         self.silence = 0.0
         self.start = 0.0
-        self.lost = 0.0
+        self.lost: list[tuple[float, float]] = []
+        """Where the silence on the time line stands for audio that could not be decoded. Seconds, in order, apart."""
         self.packets = 0
         self.errors = 0
         self.first: int | None = None
@@ -105,12 +108,19 @@ class Clock:
     def _insert(self, seconds: float, *, damage: bool) -> float:
         if not self.decoded:
             self.start = seconds
+        if damage:
+            self._lose(self.position, self.position + seconds)
+            self._unpaid = False
         self.position += seconds
         self.silence += seconds
-        if damage:
-            self.lost += seconds
-            self._unpaid = False
         return seconds
+
+    def _lose(self, start: float, end: float) -> None:
+        """Note a loss; one that follows close, or after very many, joins the one before it."""
+        if self.lost and (start - self.lost[-1][1] < GAP_S or len(self.lost) >= _MOST_LOSSES):
+            self.lost[-1] = (self.lost[-1][0], end)
+        else:
+            self.lost.append((start, end))
 
     @property
     def is_noise(self) -> bool:
@@ -119,7 +129,7 @@ class Clock:
 
     @property
     def damaged(self) -> bool:
-        return self.lost >= GAP_S
+        return sum(end - start for start, end in self.lost) >= GAP_S
 
     def is_short(self, promise: Promise, size: int) -> bool:
         """Whether the audio ends before the promised second because the file was cut, not for a wrong promise."""

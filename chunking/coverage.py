@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from chunking.timeline import ChunkResult, Coverage, CoverageSpan, Gap, Plan, Span
+from chunking.timeline import ChunkResult, Coverage, CoverageSpan, Plan, Span
 
+DAMAGED = "the file is damaged here"
 UNHEARD = "the VAD saw speech, the model heard none"
 
 
-def coverage(plan: Plan, results: Sequence[ChunkResult], lost: Sequence[Gap] = ()) -> tuple[CoverageSpan, ...]:
-    """Stretches per channel, without holes or overlaps, from 0 to the duration.
-
-    `lost`: seconds that could not even be decoded to sound.
-    """
+def coverage(plan: Plan, results: Sequence[ChunkResult]) -> tuple[CoverageSpan, ...]:
+    """Stretches per channel, without holes or overlaps, from 0 to the duration."""
     out: list[CoverageSpan] = []
     for channel in range(plan.channels):
         marks: list[tuple[Span, Coverage, str]] = []
@@ -31,7 +29,7 @@ def coverage(plan: Plan, results: Sequence[ChunkResult], lost: Sequence[Gap] = (
                 else:
                     marks += [(s, Coverage.NO_SPEECH, UNHEARD) for s in chunk.speech]
         marks += [(g.span, Coverage.FAILED, g.reason) for r in read.values() for g in r.gaps]
-        marks += [(g.span, Coverage.FAILED, g.reason) for g in lost if g.channel == channel]
+        marks += [(s, Coverage.FAILED, DAMAGED) for s in plan.lost]
         out.extend(_painted(marks, plan.duration, channel))
     return tuple(out)
 

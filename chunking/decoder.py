@@ -260,7 +260,7 @@ class _Decoding:
             duration_s=self._writer.samples / SAMPLE_RATE,
             start_s=clock.start,
             inserted_silence_s=clock.silence,
-            lost_s=clock.lost,
+            lost=tuple(clock.lost),
             decode_errors=clock.errors,
             nonfinite=self._writer.nonfinite,
             peak=self._writer.peak,

@@ -50,8 +50,8 @@ class MediaReport:
     """Silence inserted at the beginning, because the audio starts later than the container's clock."""
     inserted_silence_s: float
     """All silence inserted: start, gaps in the time stamps, audio lost to damage."""
-    lost_s: float
-    """The part of the inserted silence that stands for damaged audio."""
+    lost: tuple[tuple[float, float], ...]
+    """Where inserted silence stands for damaged audio: start and end, in seconds, in order."""
     decode_errors: int
     nonfinite: int
     """Samples that were NaN or infinite and are zero now."""

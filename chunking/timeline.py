@@ -81,6 +81,8 @@ class Plan:
     duration: float
     channels: int
     shards: tuple[Shard, ...]
+    lost: tuple[Span, ...] = ()
+    """Seconds that the file could not give: damage."""
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -66,7 +67,7 @@ class Finisher:
             row = jobs.transcript_row(tx, job.transcript_id)
         about = About(
             source_url=job.url, sha256=row.sha256, model=row.model, compute_type=row.compute_type, task=row.task,
-            state=job.state, code=job.code or "", job_id=str(job.id), created_at=row.created_at.isoformat(),
+            state=job.state, code=job.code or "", job_id=str(job.id), created_at=_utc(row.created_at),
         )  # fmt: skip
         content = render(transcript, about, Format(wanted.format)).encode("utf-8", "replace")
         write_atomically(Path(unquote(urlsplit(wanted.url).path)), content)
@@ -97,3 +98,8 @@ def _end(job: JobView, transcript: Transcript) -> tuple[str, Code]:
     if job.code:
         return "partial", Code(job.code)
     return "done", Code.OK if transcript.segments else Code.NO_SPEECH
+
+
+def _utc(moment: datetime) -> str:
+    """ISO 8601 with its zone; SQLite gives the database's UTC without one."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()

@@ -9,7 +9,7 @@ import hashlib
 import tempfile
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -81,7 +81,7 @@ class Preparer:
         with self._tally.stage("decode_media"):
             report = self._decoder.decode(source, pcm, self._decode_options(job))
         channels = report.pcm_channels
-        cut = self._cut(pcm, channels, report.duration_s)
+        cut = replace(self._cut(pcm, channels, report.duration_s), lost=tuple(Span(a, b) for a, b in report.lost))
         self._tally.add(prepared_s=cut.duration, planned_s=sum(c.span.duration for c in cut.chunks))
         with self._tally.stage("shards"):
             keys = [self._store_shard(lease, s, pcm, channels, folder) for s in cut.shards]
@@ -172,5 +172,6 @@ def _verdict(report: MediaReport) -> Verdict | None:
         expected = f" of {report.expected_s:.1f} s" if report.expected_s else ""
         return Verdict(Code.TRUNCATED, f"the file ends early: {report.decoded_s:.1f} s{expected} could be decoded")
     if report.damaged:
-        return Verdict(Code.DAMAGED, f"the file is damaged: {report.lost_s:.1f} s of its sound could not be decoded")
+        lost = sum(end - start for start, end in report.lost)
+        return Verdict(Code.DAMAGED, f"the file is damaged: {lost:.1f} s of its sound could not be decoded")
     return None

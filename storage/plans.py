@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, exists, func, or_, select, update
 
 from chunking.errors import SpotscribeError, TransientError
-from chunking.timeline import Plan, Shard
+from chunking.timeline import Plan, Shard, Span
 from storage import jobs, leases
 from storage.database import upsert
 from storage.jobs import TRY_AGAIN_S, Verdict
@@ -40,7 +40,8 @@ def store_plan(
         )
     state = "transcribing" if plan.shards else "transcribed"
     code, error = (verdict.code.value, verdict.error) if verdict else (None, None)
-    leases.end(tx, lease, state, duration_s=plan.duration, channels=plan.channels, code=code, error=error)
+    lost = [[s.start, s.end] for s in plan.lost] or None
+    leases.end(tx, lease, state, duration_s=plan.duration, channels=plan.channels, lost=lost, code=code, error=error)
 
 
 def shard_of(tx: Connection, lease: Lease) -> tuple[int, str, Shard]:
@@ -51,9 +52,10 @@ def shard_of(tx: Connection, lease: Lease) -> tuple[int, str, Shard]:
 
 def plan_of(tx: Connection, job: int) -> Plan:
     """The plan as it was stored."""
-    row = tx.execute(select(Job.duration_s, Job.channels).where(Job.id == job)).one()
+    row = tx.execute(select(Job.duration_s, Job.channels, Job.lost).where(Job.id == job)).one()
     shards = tx.execute(select(ShardRow.plan).where(ShardRow.job_id == job).order_by(ShardRow.position)).scalars()
-    return Plan(row.duration_s or 0.0, row.channels or 1, tuple(from_record(Shard, s) for s in shards))
+    lost = tuple(Span(start, end) for start, end in row.lost or ())
+    return Plan(row.duration_s or 0.0, row.channels or 1, tuple(from_record(Shard, s) for s in shards), lost)
 
 
 def object_keys(tx: Connection, job: int) -> list[str]:

@@ -115,6 +115,8 @@ class Job(Leased, Base):
     language_probability: Mapped[float | None]
     duration_s: Mapped[float | None]
     channels: Mapped[int | None]
+    lost: Mapped[list[Any] | None]
+    """[start_s, end_s] of each stretch that the file could not give."""
     transcript_id: Mapped[int | None] = mapped_column(ForeignKey("transcripts.id"))
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
     finished_at: Mapped[datetime | None]

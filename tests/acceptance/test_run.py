@@ -72,7 +72,9 @@ def test_done_is_not_done_again_and_lost_files_are_written_again(home: Path, tmp
     assert first.code == 0
     outputs = first.files[fox.name]["outputs"]
     assert sorted(outputs) == ["json", "srt", "txt", "vtt"]
-    assert json.loads(Path(outputs["json"]).read_text())["schema_version"] == "1.0"
+    document = json.loads(Path(outputs["json"]).read_text())
+    assert document["schema_version"] == "1.0"
+    assert document["job"]["created_at"].endswith("+00:00")
     assert Path(outputs["vtt"]).read_text().startswith("WEBVTT")
     Path(outputs["srt"]).unlink()
 

@@ -1,12 +1,13 @@
 """The stretches of a channel add up to the recording, each second once."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunking.coverage import coverage
+from chunking.coverage import DAMAGED, coverage
 from chunking.planner import Track, plan
 from chunking.timeline import ChunkResult, Coverage, Gap, Segment, Span, Transcript
 from tests.unit.test_planner import tracks
@@ -34,6 +35,12 @@ def test_every_second_has_one_end(made: tuple[Track, float], data: st.DataObject
     assert all(s.span.duration > 0 for s in spans)
     done = Transcript(duration, 1, "en", 1.0, (), spans)
     assert sum(done.seconds(k) for k in Coverage) == pytest.approx(duration)
+
+
+def test_what_the_file_could_not_give_is_failed() -> None:
+    cut = replace(plan([Track(0, (), [0.0] * 400, 0.032)], 10.0), lost=(Span(4.0, 5.0),))
+    found = [(s.span.start, s.span.end, s.kind.value, s.reason) for s in coverage(cut, [])]
+    assert found == [(0.0, 4.0, "no_speech", ""), (4.0, 5.0, "failed", DAMAGED), (5.0, 10.0, "no_speech", "")]
 
 
 def test_failed_speech_says_why_and_unheard_speech_is_no_speech() -> None:
