@@ -1,7 +1,7 @@
 """What a media file's own bytes say, where the demuxer does not: promises to check, and why it was refused.
 
 FFmpeg reports a duration without saying whether it was read or guessed, and corrects a promise that the file does not
-keep. Telling a cut upload from a wrong header (EVIDENCE.md section 4, inputs a02, a04, b02 and f03) needs the promise.
+keep. Telling a cut upload from a wrong header needs the promise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decodes any container to 16 kHz PCM, packet by packet, inside the sandbox: `python -m chunking.decoder FD`.
 
 The only importer of PyAV: it brings its own FFmpeg, so that probing and decoding never disagree, and it can step over a
-broken packet, which faster-whisper's `decode_audio` and PyAV's own `decode` loop do not (EVIDENCE.md section 4).
+broken packet, which faster-whisper's `decode_audio` and PyAV's own `decode` loop do not.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from chunking.timeline import LONGEST_WINDOW_S, Chunk, Plan, Shard, Span, within
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Lengths in seconds. Each default was measured: windows and chunk length in EVIDENCE, the rest in ARCHITECTURE."""
+    """Lengths in seconds. What was measured about them: ARCHITECTURE.md."""
 
     chunk_s: float = 19.0
     """Longest chunk: 20 s windows are cheaper than 30 s by more than a third and lose fewer words."""

@@ -1,6 +1,6 @@
 """A fork server: each request runs in a child that can read one file, write another, and nothing else.
 
-A new Python that imports PyAV takes 0.15 s, a fork of one that has it a few ms (EVIDENCE.md section 4). The child
+A new Python that imports PyAV takes 0.15 s, a fork of one that has it a few ms. The child
 cannot open anything: its limit on open files is already reached, so no file, socket or playlist entry is in reach.
 Linux only: PR_SET_PDEATHSIG and sequenced Unix sockets.
 """

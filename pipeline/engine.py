@@ -139,6 +139,7 @@ class WhisperEngine:
             )
         except (RuntimeError, ValueError) as e:
             raise UsageError(_plain(e, model, options)) from e
+        ctranslate2.set_random_seed(0)  # decoding with temperature draws by chance: the same each time
         self.multilingual: bool = self._model.is_multilingual
         self._extractor = FeatureExtractor(feature_size=self._model.n_mels)
         self._tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))

@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from chunking.coverage import coverage
 from chunking.errors import Code, LeaseLost
@@ -21,7 +19,7 @@ from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Lease
-from storage.objects import ObjectStore, write_atomically
+from storage.objects import ObjectStore, path_of, write_atomically
 from storage.outputs import WantedOutput
 
 
@@ -70,7 +68,7 @@ class Finisher:
             state=job.state, code=job.code or "", job_id=str(job.id), created_at=_utc(row.created_at),
         )  # fmt: skip
         content = render(transcript, about, Format(wanted.format)).encode("utf-8", "replace")
-        write_atomically(Path(unquote(urlsplit(wanted.url).path)), content)
+        write_atomically(path_of(wanted.url), content)
         with self._db.transaction() as tx:
             outputs.written(tx, wanted, len(content), hashlib.sha256(content).hexdigest())
 

@@ -23,10 +23,14 @@ MEDIA_SUFFIXES = frozenset({
 })  # fmt: skip
 """Names that say media. A file that is named itself is taken whatever it is called; its content decides."""
 MAGIC = (
-    b"ID3", b"RIFF", b"RF64", b"OggS", b"fLaC", b"FORM", b".snd", b"caff", b"\x1aE\xdf\xa3", b"#!AMR", b"wvpk",
-    b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u\x8ef\xcf\x11", b"FLV\x01", b"riff",
+    b"ID3", b"RF64", b"OggS", b"fLaC", b".snd", b"caff", b"\x1aE\xdf\xa3", b"#!AMR", b"wvpk", b"\xff\xfb", b"\xff\xf3",
+    b"\xff\xf2", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u\x8ef\xcf\x11", b"FLV\x01", b"riff",
 )  # fmt: skip
-"""How media files begin: in a folder, a file without a suffix of any kind is taken if it begins like one."""
+"""How media files begin: in a folder, a file with another suffix or none is taken if it begins like one."""
+KINDS = {b"RIFF": (b"WAVE", b"AVI "), b"FORM": (b"AIFF", b"AIFC")}
+"""Families with pictures in them: which of their kinds, at byte 8, are media."""
+PICTURES = (b"heic", b"heix", b"mif1", b"msf1", b"avif", b"avis", b"crx ")
+"""Kinds of MP4-like files that are pictures."""
 LONGEST_NAME = 255
 """Bytes of a file name, on every common file system."""
 
@@ -68,8 +72,10 @@ def find_recordings(named: Sequence[str]) -> Findings:
                     raise UsageError(f"no recordings in {path} ({len(inside)} other files)")
                 for p in taken:
                     found.setdefault(p, Found(p, p.relative_to(path).with_suffix("")))
-            else:
+            elif path.is_file():
                 found.setdefault(path, Found(path, Path(path.stem)))
+            else:
+                raise UsageError(f"{path} is neither a file nor a folder")
     if not found:
         raise UsageError(f"no recordings in {', '.join(named)}")
     return Findings(tuple(found.values()), tuple(skipped))
@@ -86,6 +92,8 @@ def target_paths(found: Found, suffix: str) -> Iterator[Path]:
 
 
 def _expanded(name: str) -> list[Path]:
+    if not name:
+        raise UsageError("a path is empty")
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if path.exists():
         return [path]
@@ -108,11 +116,13 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _is_media(path: Path) -> bool:
-    if path.suffix:
-        return path.suffix.lower() in MEDIA_SUFFIXES
+    if path.suffix.lower() in MEDIA_SUFFIXES:
+        return True
     try:
         with path.open("rb") as f:
             head = f.read(12)
     except OSError:
         return False
-    return head.startswith(MAGIC) or head[4:8] == b"ftyp"
+    if head[4:8] == b"ftyp":
+        return head[8:12] not in PICTURES
+    return head.startswith(MAGIC) or head[8:12] in KINDS.get(head[:4], ())

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from chunking import audio, speech
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport
@@ -24,7 +24,7 @@ from storage import jobs, leases, plans
 from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
-from storage.objects import ObjectStore
+from storage.objects import ObjectStore, path_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _local_path(url: str) -> Path:
     parts = urlsplit(url)
     if parts.scheme != "file":
         raise PermanentError(f"{parts.scheme}:// is no place that recordings can be read from")
-    return Path(unquote(parts.path))
+    return path_of(url)
 
 
 def file_version(path: Path) -> str:
@@ -169,8 +169,9 @@ def _sha256(path: Path, job: JobView) -> str:
 def _verdict(report: MediaReport) -> Verdict | None:
     """What is to be said against the recording."""
     if report.truncated:
-        expected = f" of {report.expected_s:.1f} s" if report.expected_s else ""
-        return Verdict(Code.TRUNCATED, f"the file ends early: {report.decoded_s:.1f} s{expected} could be decoded")
+        expected = report.expected_s if report.expected_s and report.expected_s > report.decoded_s + 0.1 else None
+        of = f" of {expected:.1f} s" if expected else ""
+        return Verdict(Code.TRUNCATED, f"the file ends early: {report.decoded_s:.1f} s{of} could be decoded")
     if report.damaged:
         lost = sum(end - start for start, end in report.lost)
         return Verdict(Code.DAMAGED, f"the file is damaged: {lost:.1f} s of its sound could not be decoded")

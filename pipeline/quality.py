@@ -21,7 +21,7 @@ HIGH_COMPRESSION = 2.4
 NO_SPEECH = 0.6
 """Whisper's no_speech_threshold (transcribe.py)."""
 UNREAD_S = 0.5
-"""Speech after the last word that is worth a decoding of its own (EVIDENCE 1: deletions 86 → 32)."""
+"""Speech after the last word that is worth a decoding of its own (in 14 minutes: 86 words lost without, 32 with)."""
 EMPTY_S = 0.5
 """Speech that deserves some text."""
 REPEATS = 4

@@ -15,7 +15,7 @@ from pipeline.engine import EngineOptions, cuda_devices
 class Settings(BaseSettings):
     """Where things lie and how much of the machine may be used. Each is a variable: SPOTSCRIBE_HOME, …"""
 
-    model_config = SettingsConfigDict(env_prefix="SPOTSCRIBE_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="SPOTSCRIBE_", frozen=True, env_ignore_empty=True)
 
     home: Path = Field(
         default_factory=lambda: Path(platformdirs.user_data_dir("spotscribe")),
@@ -51,18 +51,16 @@ class Settings(BaseSettings):
 
     @property
     def cores(self) -> int:
-        return (
-            self.cpu_threads or len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        """Threads to use."""
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.cpu_threads or usable or 1
 
 
 def engine_options(settings: Settings, device: str, compute_type: str, beam_size: int) -> EngineOptions:
     """How to run the model on this machine.
 
     On CPU as many workers of one thread as there are cores, up to four: on two cores that is a third faster than one
-    worker of two threads (EVIDENCE 1). On a GPU one.
+    worker of two threads (ARCHITECTURE.md). On a GPU one.
     """
     if device == "auto":
         device = "cuda" if cuda_devices() else "cpu"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, select, update
+from sqlalchemy import Connection, and_, case, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import aliased
 
@@ -21,6 +21,8 @@ from storage.tables import Checkpoint, Job, Output, Recording, ShardRow, Transcr
 ENDED = ("done", "partial", "rejected", "failed", "cancelled")
 """States that a job does not leave by itself."""
 WITH_TRANSCRIPT = ("done", "partial")
+OF_THE_MOMENT = (Code.TOO_LONG, Code.TOO_LARGE, Code.GONE, Code.DENIED)
+"""Rejections that hang on a limit or on the moment, not on the bytes: asked for again, they are looked at again."""
 TRY_AGAIN_S = 10.0
 """How long work rests after an error that may pass."""
 
@@ -98,8 +100,8 @@ def submit(tx: Connection, source: Source, options: JobOptions, *, force: bool =
     )
     key = {"recording_id": recording, "options_digest": options.digest}
     job = _row_id(tx, Job, key, {"options": asdict(options), "model": options.model, "state": "queued"})
-    failed = tx.execute(select(Job.id).where(Job.id == job, Job.state == "failed")).first() is not None
-    if force or failed:  # a failure may have had a passing cause; a rejection stands, since the bytes are the same
+    passing = or_(Job.state == "failed", and_(Job.state == "rejected", Job.code.in_(OF_THE_MOMENT)))
+    if force or tx.execute(select(Job.id).where(Job.id == job, passing)).first() is not None:
         _start_again(tx, job, force=force)
     return job
 
@@ -138,7 +140,8 @@ def claim_content(tx: Connection, lease: Lease, sha256: str) -> str:
     leading = select(Job).where(Job.content_key == key, Job.leader == 1, Job.id != lease.id)
     leader = tx.execute(leading.with_for_update()).first()  # it must not end between this look and our waiting
     if leader is not None:
-        reusable = leader.state in WITH_TRANSCRIPT or (leader.state == "rejected")
+        rejected = leader.state == "rejected" and leader.code not in OF_THE_MOMENT
+        reusable = rejected or leader.state in WITH_TRANSCRIPT
         if not job.force and reusable:
             values = {k: getattr(leader, k) for k in _SHARED}
             leases.end(tx, lease, leader.state, content_key=key, finished_at=now_plus(), **values)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from chunking.errors import Code, Rejected
 
@@ -69,6 +70,11 @@ class LocalStore:
         if not key or any(p in {"", ".", ".."} for p in parts):
             raise ValueError(f"no key of ours: {key!r}")
         return self.root.joinpath(*parts)
+
+
+def path_of(url: str) -> Path:
+    """The path that a file:// URL means, whatever bytes are in its name."""
+    return Path(os.fsdecode(unquote_to_bytes(urlsplit(url).path)))
 
 
 def write_atomically(target: Path, content: bytes | Path) -> None:

@@ -23,8 +23,8 @@ from pipeline.models import find_model, is_english_only
 from pipeline.settings import Settings, default_batch_size, engine_options
 from storage.jobs import JobOptions
 from workers.bootstrap import tame_allocator
-from workers.display import display
-from workers.local import LocalRun, RunOptions, Summary
+from workers.display import display, line, printable, say
+from workers.local import FileEnd, LocalRun, RunOptions, Summary
 from workers.presence import Presence
 
 EXIT_CODES = """\b
@@ -32,7 +32,7 @@ Exit codes:
   0    all recordings are transcribed
   1    Spotscribe itself failed; nothing that was done is lost (--debug shows where)
   2    the request is wrong, or there is nothing to transcribe; nothing was done
-  3    some recordings were rejected or failed; the others are transcribed
+  3    some recordings are partial, rejected or failed, or a file could not be written; the others are transcribed
   130  interrupted (143: by SIGTERM); the same command goes on from where it stopped
 """
 COMPUTE_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -101,13 +101,26 @@ def run(
     _make_home(settings.home)
     with Presence(settings.home) as presence:
         local = LocalRun(settings, presence, options)
-        with display(findings, name, as_json=as_json) as progress:
-            if local.submit(findings.found):
-                local.work(WhisperEngine(directory, how), progress)
+        before = local.submit(findings.found)
+        if not as_json:
+            _greet(findings, name, [f for f in before if f.state != "done"])
+        if local.left:
+            engine = WhisperEngine(directory, how)
+            with display(len(findings.found), as_json=as_json) as progress:
+                local.work(engine, progress)
         summary = local.summary()
         local.close()
     _report(summary, findings, out, as_json=as_json)
-    sys.exit(0 if all(f.state in {"done", "partial"} for f in summary.files) else 3)
+    well = all(f.state == "done" and len(f.outputs) == len(options.formats) for f in summary.files)
+    sys.exit(0 if well else 3)
+
+
+def _greet(findings: Findings, model: str, ended_badly: list[FileEnd]) -> None:
+    files = len(findings.found)
+    english = " (English only, for trying out; small and large-v3-turbo read better)" if model == "tiny.en" else ""
+    say(f"{files} recording{'s' if files != 1 else ''}, model {model}{english}")
+    for end in ended_badly:
+        say(line(end))
 
 
 def _settings() -> Settings:
@@ -162,19 +175,21 @@ def _task(task: str, model: Path) -> str:
 
 def _report(summary: Summary, findings: Findings, out: Path, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(summary)))
+        say(json.dumps(asdict(summary) | {"passed_over": len(findings.skipped)}))
         return
     states = [f.state for f in summary.files]
     counts = ", ".join(f"{states.count(s)} {s}" for s in ("done", "partial", "rejected", "failed") if s in states)
-    if summary.wall_s:
-        click.echo(f"{counts}: {_clock(summary.audio_s)} of audio in {_clock(summary.wall_s)} ({summary.rtfx:.1f}x)")
+    if not summary.wall_s:
+        say(f"{counts}: all of it had been done before, nothing to decode (--force decodes again)")
+    elif summary.audio_s:
+        say(f"{counts}: {_clock(summary.audio_s)} of audio in {_clock(summary.wall_s)} ({summary.rtfx:.1f}x)")
     else:
-        click.echo(f"{counts}: all of it had been done before, nothing to decode (--force decodes again)")
-    if findings.skipped:
-        named = ", ".join(p.name for p in findings.skipped[:3]) + (", …" if len(findings.skipped) > 3 else "")
-        click.echo(f"passed over {len(findings.skipped)} files that are no media by their name: {named}")
+        say(counts)
+    if passed_over := len(findings.skipped):
+        named = ", ".join(printable(p.name) for p in findings.skipped[:3]) + (", …" if passed_over > 3 else "")
+        say(f"passed over {passed_over} other file{'s' if passed_over != 1 else ''} there: {named}")
     if any(f.outputs for f in summary.files):
-        click.echo(f"transcripts: {out.absolute()}")
+        say(f"transcripts: {os.path.abspath(out)}")
 
 
 def _clock(seconds: float) -> str:

@@ -1,40 +1,49 @@
-"""What a run shows while it goes: a progress bar on a terminal, plain lines in a pipe, nothing with --json."""
+"""What a run shows: a progress bar on a terminal, plain lines in a pipe, nothing with --json."""
 
 from __future__ import annotations
 
+import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
 
-from pipeline.ingestion import Findings
 from workers.local import FileEnd, Progress
 
 Show = Callable[[Progress], None]
 
 
 @contextmanager
-def display(findings: Findings, model: str, *, as_json: bool) -> Iterator[Show]:
+def display(files: int, *, as_json: bool) -> Iterator[Show]:
     """Yields what to call with each progress."""
-    if not as_json:
-        files = len(findings.found)
-        english = (
-            " (English only, the quickest; --model small or large-v3-turbo read better)" if model == "tiny.en" else ""
-        )
-        click.echo(f"{files} recording{'s' if files != 1 else ''}, model {model}{english}")
     if sys.stderr.isatty():
-        with _bar(lines=not as_json) as show:
+        with _bar(files, lines=not as_json) as show:
             yield show
     else:
         yield _silent if as_json else _plain
 
 
+def say(text: str) -> None:
+    """A line on stdout. If nobody reads there any more, the work goes on all the same."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it stays open to the end)
+
+
 def line(end: FileEnd) -> str:
     """One ended file in one line."""
-    why = f" ({end.code}: {end.error})" if end.error else ""
+    why = f": {end.error}" if end.error else ""
     text = f"{end.seconds:8.1f} s  {end.words:6d} words" if end.state in {"done", "partial"} else " " * 24
-    return f"{end.state:9}{text}  {end.source}{why}"
+    return f"{end.state:9}{text}  {printable(end.source)}{why}"
+
+
+def printable(name: str) -> str:
+    """A file name as it may be shown: control characters would break the line or the terminal."""
+    return "".join("?" if unicodedata.category(ch) in {"Cc", "Cs"} else ch for ch in name)
 
 
 def _silent(progress: Progress) -> None:
@@ -43,11 +52,11 @@ def _silent(progress: Progress) -> None:
 
 def _plain(progress: Progress) -> None:
     for end in progress.newly:
-        click.echo(line(end))
+        say(line(end))
 
 
 @contextmanager
-def _bar(*, lines: bool) -> Iterator[Show]:
+def _bar(files: int, *, lines: bool) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -62,12 +71,12 @@ def _bar(*, lines: bool) -> Iterator[Show]:
         TextColumn("{task.fields[left]}"),
     )
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("run", total=None, files="0", audio="", speed="", left="")
+        task = bar.add_task("run", total=None, files=f"0/{files}", audio="", speed="", left="")
 
         def show(p: Progress) -> None:
             if lines:
                 for end in p.newly:
-                    console.print(line(end), markup=False, highlight=False)
+                    console.print(line(end), markup=False, highlight=False, soft_wrap=True)
             bar.update(
                 task,
                 total=p.total_s or None,

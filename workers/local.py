@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import Connection
 
@@ -30,7 +29,7 @@ from storage import jobs, leases, outputs, plans
 from storage.database import Database
 from storage.jobs import JobOptions, JobView, Verdict
 from storage.leases import Lease, Step
-from storage.objects import LocalStore
+from storage.objects import LocalStore, path_of
 from storage.outputs import WantedOutput
 from workers.presence import Presence
 
@@ -55,7 +54,7 @@ class RunOptions:
     out: Path
     formats: tuple[str, ...] = ("txt", "json")
     force: bool = False
-    batch_size: int = 16
+    batch_size: int = 8
     debug: bool = False
     """Let a step's unforeseen error end the run, with its traceback."""
 
@@ -125,14 +124,17 @@ class LocalRun:
         self._decoder = DecoderPool()
         self._stop, self._done, self._cpu_nudge = threading.Event(), threading.Event(), threading.Event()
         self._jobs: dict[int, Found] = {}
+        self._wanted: set[str] = set()
+        """URLs of the files that this run is to write; those of earlier runs are none of its business."""
+        self._undelivered: dict[int, str] = {}
         self._left: list[int] = []
         self._worked: frozenset[int] = frozenset()
         self._bytes = 0
         self._broken: BaseException | None = None
         self._began = self._last_end = 0.0
 
-    def submit(self, found: Sequence[Found]) -> int:
-        """Jobs and wanted files for these recordings. The answer: how many of the jobs have not ended yet."""
+    def submit(self, found: Sequence[Found]) -> tuple[FileEnd, ...]:
+        """Jobs and wanted files for these recordings. The answer: those that have ended before."""
         for first in range(0, len(found), 200):
             with self._db.transaction() as tx:
                 for recording in found[first : first + 200]:
@@ -140,7 +142,7 @@ class LocalRun:
                     self._jobs[job] = recording
                     self._want(tx, job, recording)
         self._left = list(self._jobs)
-        self._look_for_ends()
+        before = self._look_for_ends()
         self._worked = frozenset(self._left)
         self._take_over()
         if self._left:
@@ -150,6 +152,11 @@ class LocalRun:
                 self._bytes += view.size_bytes
                 if (known := view.duration_s) is not None:
                     self._tally.add(prepared_s=known, planned_s=known, prepared_bytes=view.size_bytes)
+        return before
+
+    @property
+    def left(self) -> int:
+        """Jobs that have not ended."""
         return len(self._left)
 
     def work(self, engine: Engine, progress: Callable[[Progress], None]) -> None:
@@ -183,7 +190,7 @@ class LocalRun:
     def summary(self) -> Summary:
         with self._db.reading() as tx:
             views = jobs.views(tx, list(self._jobs))
-            files = tuple(_file_end(tx, job, self._jobs[job.id]) for job in views)
+            files = tuple(self._file_end(tx, job) for job in views)
         t, wall = self._tally, self._last_end - self._began if self._worked else 0.0
         worked = sum(v.duration_s or 0.0 for v in views if v.id in self._worked)
         return Summary(
@@ -214,7 +221,8 @@ class LocalRun:
         for fmt in self._options.formats:
             for path in target_paths(recording, f".{fmt}"):
                 url = (self._options.out / path).absolute().as_uri()
-                if outputs.want(tx, WantedOutput(job, fmt, url), missing=not Path(_path(url)).exists()):
+                if outputs.want(tx, WantedOutput(job, fmt, url), missing=not path_of(url).exists()):
+                    self._wanted.add(url)
                     break
 
     def _take_over(self) -> None:
@@ -287,11 +295,19 @@ class LocalRun:
         if not ended:
             return ()
         for wanted in due:
-            self._finisher.deliver(wanted)
+            if wanted.url in self._wanted:
+                self._deliver(wanted)
         self._left = [j for j in self._left if j not in ended]
         self._last_end = time.perf_counter()
         with self._db.reading() as tx:
-            return tuple(_file_end(tx, v, self._jobs[v.id]) for v in jobs.views(tx, sorted(ended)))
+            return tuple(self._file_end(tx, v) for v in jobs.views(tx, sorted(ended)))
+
+    def _deliver(self, wanted: WantedOutput) -> None:
+        """A file that cannot be written is told with its recording; the transcript stands, the next run tries again."""
+        try:
+            self._finisher.deliver(wanted)
+        except OSError as e:
+            self._undelivered[wanted.job] = f"{path_of(wanted.url)} could not be written: {e.strerror}"
 
     def _progress(self, newly: tuple[FileEnd, ...]) -> Progress:
         t = self._tally
@@ -306,21 +322,17 @@ class LocalRun:
             newly=newly,
         )
 
-
-def _file_end(tx: Connection, job: JobView, found: Found) -> FileEnd:
-    row = jobs.transcript_row(tx, job.transcript_id) if job.transcript_id is not None else None
-    return FileEnd(
-        source=str(found.path),
-        state=job.state,
-        code=job.code or "",
-        seconds=round(job.duration_s or 0.0, 3),
-        language=job.language or "",
-        words=row.words if row else 0,
-        coverage={f"{k}_s": round(getattr(row, f"{k}_s"), 3) if row else 0.0 for k in Coverage},
-        outputs={o.format: _path(o.url) for o in outputs.of_jobs(tx, [job.id]) if o.written},
-        error=job.error,
-    )
-
-
-def _path(url: str) -> str:
-    return unquote(urlsplit(url).path)
+    def _file_end(self, tx: Connection, job: JobView) -> FileEnd:
+        row = jobs.transcript_row(tx, job.transcript_id) if job.transcript_id is not None else None
+        written = [o for o in outputs.of_jobs(tx, [job.id]) if o.written and o.url in self._wanted]
+        return FileEnd(
+            source=str(self._jobs[job.id].path),
+            state=job.state,
+            code=job.code or "",
+            seconds=round(job.duration_s or 0.0, 3),
+            language=job.language or "",
+            words=row.words if row else 0,
+            coverage={f"{k}_s": round(getattr(row, f"{k}_s"), 3) if row else 0.0 for k in Coverage},
+            outputs={o.format: str(path_of(o.url)) for o in written},
+            error=self._undelivered.get(job.id, job.error),
+        )

@@ -129,8 +129,9 @@ def test_silence_is_done_with_an_empty_transcript(home: Path, tmp_path: Path) ->
 def test_a_cut_file_is_partial_and_says_how_much(home: Path, tmp_path: Path, voice: Path) -> None:
     path = tmp_path / "cut.wav"
     path.write_bytes(voice.read_bytes()[:200_000])
-    found = run(path, out=tmp_path / "out").files["cut.wav"]
-    assert (found["state"], found["code"]) == ("partial", "truncated")
+    done = run(path, out=tmp_path / "out")
+    found = done.files["cut.wav"]
+    assert (done.code, found["state"], found["code"]) == (3, "partial", "truncated")
     assert "could be decoded" in found["error"]
     assert found["words"] > 3
 
@@ -229,6 +230,54 @@ def test_a_setting_that_is_wrong_is_named(
     monkeypatch.setenv("SPOTSCRIBE_MAX_HOURS", "0.0001")
     done = run(fox, out=tmp_path / "out")
     assert (done.code, done.files[fox.name]["code"]) == (3, "too_long")
+    monkeypatch.delenv("SPOTSCRIBE_MAX_HOURS")  # the limit is lifted, and so is what hung on it
+    assert run(fox, out=tmp_path / "out").files[fox.name]["state"] == "done"
+
+
+def test_a_file_that_cannot_be_written_is_told_and_harms_no_later_run(home: Path, tmp_path: Path, fox: Path) -> None:
+    (tmp_path / "bad" / f"{fox.stem}.txt").mkdir(parents=True)  # a folder stands where the transcript belongs
+    done = run(fox, "--formats", "txt,json", out=tmp_path / "bad")
+    assert done.code == 3
+    assert "could not be written" in done.files[fox.name]["error"]
+    assert list(done.files[fox.name]["outputs"]) == ["json"]
+    later = run(fox, "--formats", "txt", out=tmp_path / "good")
+    assert (later.code, later.summary["chunks_decoded"]) == (0, 0)
+    assert later.files[fox.name]["outputs"] == {"txt": str(tmp_path / "good" / f"{fox.stem}.txt")}
+
+
+def test_each_run_writes_and_names_its_own_files_only(home: Path, tmp_path: Path, fox: Path) -> None:
+    first = run(fox, "--formats", "txt,srt", out=tmp_path / "a").files[fox.name]["outputs"]
+    Path(first["txt"]).write_text("edited by hand")
+    Path(first["srt"]).unlink()
+    again = run(fox, "--formats", "txt", "--force", out=tmp_path / "b").files[fox.name]["outputs"]
+    assert again == {"txt": str(tmp_path / "b" / f"{fox.stem}.txt")}
+    assert Path(first["txt"]).read_text() == "edited by hand"
+    assert not Path(first["srt"]).exists()
+
+
+def test_a_name_that_is_no_text(home: Path, tmp_path: Path, fox: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/bad\xff\x1b[31m.wav"
+    shutil.copy(os.fsencode(fox), name)
+    done = spotscribe("run", tmp_path, "--out", tmp_path / "out", "--model", "tiny.en")
+    assert done.code == 0
+    assert "\x1b" not in done.stdout
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_work(home: Path, tmp_path: Path, fox: Path) -> None:
+    command = [*PROGRAM, "run", str(fox), "--out", str(tmp_path / "out"), "--model", "tiny.en"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert (tmp_path / "out" / f"{fox.stem}.txt").exists()
+
+
+def test_what_was_rejected_before_is_named_again(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.wav").write_bytes(b"")
+    for _ in range(2):
+        done = spotscribe("run", tmp_path / "empty.wav", "--out", tmp_path / "out")
+        assert done.code == 3
+        assert "empty.wav: the file is empty" in done.stdout
 
 
 def test_ctrl_c_ends_soon_says_how_to_go_on_and_the_next_run_does(

@@ -19,11 +19,20 @@ def make(folder: Path, *names: str, content: bytes = b"RIFF....WAVEfmt ") -> Non
 
 
 def test_folders_are_searched_below_and_hidden_files_left(tmp_path: Path) -> None:
-    make(tmp_path, "a.wav", "b/c.MP3", "b/d/e.ogg", ".hidden.wav", ".git/x.wav", "notes.txt", "no_suffix")
-    make(tmp_path, "text_without_suffix", content=b"hello")
+    make(tmp_path, "a.wav", "b/c.MP3", "b/d/e.ogg", ".hidden.wav", ".git/x.wav", "no_suffix", "call.2024-01-05")
+    make(tmp_path, "notes.txt", "text_without_suffix", content=b"hello")
+    make(tmp_path, "picture.webp", content=b"RIFF....WEBPVP8 ")
+    make(tmp_path, "picture.heic", content=b"\0\0\0\x18ftypheic")
     found = find_recordings([str(tmp_path)])
-    assert sorted(str(f.target) for f in found.found) == ["a", "b/c", "b/d/e", "no_suffix"]
-    assert sorted(p.name for p in found.skipped) == ["notes.txt", "text_without_suffix"]
+    assert sorted(str(f.target) for f in found.found) == ["a", "b/c", "b/d/e", "call", "no_suffix"]
+    assert sorted(p.name for p in found.skipped) == ["notes.txt", "picture.heic", "picture.webp", "text_without_suffix"]
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    for name in (str(tmp_path / "pipe.wav"), "/dev/zero", ""):
+        with pytest.raises(UsageError, match=r"neither a file nor a folder|path is empty"):
+            find_recordings([name])
 
 
 def test_a_file_that_is_named_is_taken_whatever_it_is_called(tmp_path: Path) -> None:
@@ -52,7 +61,7 @@ def test_nothing_to_transcribe_is_said(tmp_path: Path, name: str) -> None:
 
 
 def test_a_folder_of_other_files_says_so(tmp_path: Path) -> None:
-    make(tmp_path, "a.txt", "b.pdf")
+    make(tmp_path, "a.txt", "b.pdf", content=b"%PDF")
     with pytest.raises(UsageError, match=r"no recordings in .* \(2 other files\)"):
         find_recordings([str(tmp_path)])
 
