@@ -61,7 +61,7 @@ class ShardLoader:
         if not opened.language:
             opened.language = self._detect(opened)
         reused = sum(c.span.duration for c in shard.chunks if c.index in done)
-        self._tally.add(chunks_reused=len(done), reused_s=reused)
+        self._tally.add(reused_s=reused)
         return opened
 
     def _detect(self, shard: OpenShard) -> str:

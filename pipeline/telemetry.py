@@ -16,9 +16,7 @@ class Tally:
     chunks_decoded: int = 0
     """Chunks whose result was accepted here."""
     chunks_reused: int = 0
-    """Chunks of shards taken up here whose result stood already."""
-    decodings: int = 0
-    """Windows that went through the model, second attempts included."""
+    """Chunks of this run's jobs whose result stood already when it began."""
     batches: int = 0
     batch_fill: float = 0.0
     """Sum over the batches of chunks in it ÷ chunks that fit."""

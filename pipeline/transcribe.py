@@ -165,7 +165,7 @@ class Transcriber:
                 work.age += 1
             self._begun |= chosen
             fill = len(batch) / self._fits(batch[0].request.window)
-            self._tally.add(batches=1, batch_fill=fill, decodings=len(batch))
+            self._tally.add(batches=1, batch_fill=fill)
             self._decoding[self._model.submit(self._decode, batch)] = batch
 
     def _fits(self, window: float) -> int:

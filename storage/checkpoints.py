@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, func, insert, select
 
 from chunking.stitcher import split_words
 from chunking.timeline import (
@@ -60,6 +60,15 @@ def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence
 def of_shard(tx: Connection, shard: int) -> set[int]:
     """Chunks of the shard that are done."""
     return set(tx.execute(select(Checkpoint.chunk).where(Checkpoint.shard_id == shard)).scalars())
+
+
+def count(tx: Connection, jobs: Sequence[int]) -> int:
+    """Accepted results of those jobs."""
+    parts = [jobs[first : first + 500] for first in range(0, len(jobs), 500)]
+    return sum(
+        tx.execute(select(func.count()).select_from(Checkpoint).where(Checkpoint.job_id.in_(part))).scalar_one()
+        for part in parts
+    )
 
 
 def of_job(tx: Connection, job: int) -> list[ChunkResult]:

@@ -85,8 +85,6 @@ class JobView:
     transcript_id: int | None
     force: bool
     assigned: str | None
-    decoded_s: float | None = None
-    container: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -211,8 +209,7 @@ def _view_query() -> Any:
     j = Job
     return select(
         j.id, Recording.url, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error, j.options, j.language,
-        j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned, Recording.decoded_s,
-        Recording.container,
+        j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
     ).join(Recording, Recording.id == j.recording_id)  # fmt: skip
 
 

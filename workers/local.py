@@ -25,7 +25,7 @@ from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
-from storage import jobs, leases, outputs, plans
+from storage import checkpoints, jobs, leases, outputs, plans
 from storage.database import Database
 from storage.jobs import JobOptions, JobView, Verdict
 from storage.leases import Lease, Step
@@ -148,6 +148,7 @@ class LocalRun:
         if self._left:
             self._decoder.start()  # while the model loads
         with self._db.reading() as tx:
+            self._tally.add(chunks_reused=checkpoints.count(tx, self._left))
             for view in jobs.views(tx, self._left):
                 self._bytes += view.size_bytes
                 if (known := view.duration_s) is not None:
