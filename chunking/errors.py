@@ -64,6 +64,18 @@ class DecoderFailed(PermanentError):
     code = Code.DECODER_CRASHED
 
 
+class DatabaseAway(TransientError):
+    """The database does not answer."""
+
+
+class OutOfMemory(TransientError):
+    """The device has no memory for so large a batch."""
+
+
+class DeviceLost(TransientError):
+    """The device does not work any more; only a new process can tell whether it will again."""
+
+
 class LeaseLost(TransientError):
     """Another worker holds the lease now; what this one wrote was refused."""
 

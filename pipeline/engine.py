@@ -21,7 +21,7 @@ from faster_whisper.feature_extractor import FeatureExtractor
 from faster_whisper.tokenizer import _LANGUAGE_CODES, Tokenizer
 from faster_whisper.transcribe import get_suppressed_tokens
 
-from chunking.errors import PermanentError, TransientError, UsageError
+from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
 from chunking.timeline import SAMPLE_RATE, Word
 
 FRAMES_PER_SECOND = 100
@@ -92,6 +92,8 @@ class Engine(Protocol):
     parallel: int
     """Calls of `decode` that run side by side."""
     multilingual: bool
+    device: str
+    """What it runs on, in words: batch limits are remembered for it."""
 
     def fits(self, window: float, size: int) -> int:
         """How many windows of that length one call may hold, of `size` asked for."""
@@ -139,6 +141,7 @@ class WhisperEngine:
             )
         except (RuntimeError, ValueError) as e:
             raise UsageError(_plain(e, model, options)) from e
+        self.device: str = self._model.device
         ctranslate2.set_random_seed(0)  # decoding with temperature draws by chance: the same each time
         self.multilingual: bool = self._model.is_multilingual
         self._extractor = FeatureExtractor(feature_size=self._model.n_mels)
@@ -311,7 +314,14 @@ def _plain(error: Exception, model: Path, options: EngineOptions) -> str:
     return f"the model in {model} cannot be loaded: {text}"
 
 
+_DEVICE = ("cuda", "cublas", "cudnn", "device")
+"""What an error speaks of when the device, and not the input, is at fault."""
+
+
 def _translated(error: Exception) -> Exception:
-    if "memory" in str(error).lower():
-        return TransientError(f"the device is out of memory: {error}")
-    return PermanentError(f"the engine failed: {error}")
+    text = str(error)
+    if "memory" in text.lower() and "illegal" not in text.lower():
+        return OutOfMemory(f"the device is out of memory: {text}")
+    if any(word in text.lower() for word in _DEVICE):
+        return DeviceLost(f"the device failed: {text}")
+    return PermanentError(f"the engine failed: {text}")

@@ -33,6 +33,15 @@ class Format(StrEnum):
     JSON = "json"
 
 
+CONTENT_TYPES = {
+    Format.TXT: "text/plain; charset=utf-8",
+    Format.SRT: "application/x-subrip; charset=utf-8",
+    Format.VTT: "text/vtt; charset=utf-8",
+    Format.JSON: "application/json",
+}
+"""For object stores and whoever serves them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """What a file says of its transcript's origin. `created_at` is an ISO 8601 time with its zone."""

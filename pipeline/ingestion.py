@@ -5,13 +5,16 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Protocol
+from urllib.parse import urlsplit
 
-from chunking.errors import UsageError
-from pipeline.prepare import file_version
+from chunking.errors import Code, Rejected, UsageError
 from storage.jobs import Source
+from storage.objects import path_of
+from storage.sources import bucket_and_key, file_version
 
 MEDIA_SUFFIXES = frozenset({
     ".3g2", ".3ga", ".3gp", ".aac", ".ac3", ".ac4", ".adts", ".aif", ".aifc", ".aiff", ".alac", ".amr", ".ape",
@@ -58,6 +61,78 @@ class Findings:
     skipped: tuple[Path, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A recording anywhere, and how files made of it are to be named."""
+
+    source: Source
+    path: PurePath
+    """Its path or key."""
+    target: PurePath
+    """Of its transcripts, below the place for outputs and without suffix."""
+
+
+class Bucket(Protocol):
+    """What is asked of S3 here (storage/s3.py); made only when an s3:// address comes."""
+
+    def head(self, url: str) -> Source: ...
+
+    def listing(self, url: str) -> Iterator[Source]: ...
+
+
+def find_everywhere(names: Iterable[str], s3: Callable[[], Bucket]) -> tuple[list[Named], int]:
+    """Recordings in S3 and on this machine, each once, and how many others were passed over. Raises UsageError.
+
+    `s3://bucket/key` is one object; with `/` at its end, or a bucket alone, everything below it.
+    """
+    found: dict[str, Named] = {}
+    skipped = 0
+    local: list[str] = []
+    for name in names:
+        scheme = urlsplit(name).scheme if "://" in name else ""
+        if scheme == "s3":
+            taken, others = _in_bucket(name, s3())
+            found.update({n.source.identity: n for n in taken})
+            skipped += others
+        elif scheme == "file":
+            local.append(str(path_of(name)))
+        elif scheme:
+            raise UsageError(f"{name} is neither an S3 address (s3://bucket/key) nor a file")
+        else:
+            local.append(name)
+    if local:
+        findings = find_recordings(local)
+        skipped += len(findings.skipped)
+        for f in findings.found:
+            named = Named(f.source(), f.path, f.target)
+            found[named.source.identity] = named
+    return list(found.values()), skipped
+
+
+def _in_bucket(url: str, s3: Bucket) -> tuple[list[Named], int]:
+    _, key = bucket_and_key(url)
+    if key and not key.endswith("/"):
+        try:
+            return [_named(s3.head(url))], 0
+        except Rejected as e:
+            hint = f"; to take everything below it: {url}/" if e.code is Code.GONE else ""
+            raise UsageError(f"{url}: {e}{hint}") from None
+    objects = list(s3.listing(url))
+    taken = [_named(o) for o in objects]
+    taken = [n for n in taken if n.path.suffix.lower() in MEDIA_SUFFIXES]
+    if not taken:
+        raise UsageError(f"no recordings below {url} ({len(objects)} other objects)")
+    return taken, len(objects) - len(taken)
+
+
+def _named(source: Source) -> Named:
+    """Its transcripts lie where it lies: the key's parts, without those that a path could be led astray by."""
+    _, key = bucket_and_key(source.url)
+    parts = [p for p in key.split("/") if p not in {"", ".", ".."}]
+    path = PurePosixPath(*parts) if parts else PurePosixPath("recording")
+    return Named(source, path, path.with_suffix(""))
+
+
 def find_recordings(named: Sequence[str]) -> Findings:
     """Files as they are, folders with everything below them, patterns as a shell would. Raises UsageError."""
     found: dict[Path, Found] = {}
@@ -81,11 +156,11 @@ def find_recordings(named: Sequence[str]) -> Findings:
     return Findings(tuple(found.values()), tuple(skipped))
 
 
-def target_paths(found: Found, suffix: str) -> Iterator[Path]:
-    """Where a file made of this recording may go, best first; the last is nobody else's."""
-    t = found.target
-    digest = hashlib.sha256(os.fsencode(found.path)).hexdigest()[:8]
-    for name in (f"{t.name}{suffix}", f"{t.name}{found.path.suffix}{suffix}", f"{t.name}-{digest}{suffix}"):
+def target_paths(path: PurePath, target: PurePath, suffix: str) -> Iterator[PurePath]:
+    """Where a file made of the recording at `path` may go, best first; the last is nobody else's."""
+    t = target
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    for name in (f"{t.name}{suffix}", f"{t.name}{path.suffix}{suffix}", f"{t.name}-{digest}{suffix}"):
         if len(os.fsencode(name)) <= LONGEST_NAME - len(".part") - 33:  # the temporary name must fit as well
             yield t.with_name(name)
     yield t.with_name(f"{digest}{suffix}")

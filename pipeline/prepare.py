@@ -5,17 +5,15 @@ Everything goes through files in scratch and blocks of half a minute, so memory 
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from chunking import audio, speech
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport
-from chunking.errors import Code, Interrupted, PermanentError, Rejected, TransientError
+from chunking.errors import Code, Interrupted, PermanentError, Rejected, TransientError, UsageError
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
 from chunking.timeline import Plan, Shard, Span
@@ -24,7 +22,8 @@ from storage import jobs, leases, plans
 from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
-from storage.objects import ObjectStore, path_of
+from storage.objects import ObjectStore
+from storage.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,11 @@ class Preparer:
         scratch: Path,
         *,
         tally: Tally,
+        sources: Sources | None = None,
         options: PrepareOptions | None = None,
     ) -> None:
         self._db, self._store, self._decoder, self._scratch, self._tally = database, store, decoder, scratch, tally
+        self._sources = sources or Sources()
         self._options = options or PrepareOptions()
         self._detector = SpeechDetector()
 
@@ -60,26 +61,28 @@ class Preparer:
                 self._prepare(lease, Path(folder))
             except Rejected as e:
                 self._end(lease, "rejected", e)
-            except PermanentError as e:
-                self._end(lease, "failed", e)
             except Interrupted:
                 self._give_back(lease, 0.0)
-            except (TransientError, OSError):  # a full disk, a lost mount: not the recording's fault
-                self._give_back(lease, jobs.TRY_AGAIN_S)
+            except (UsageError, TransientError, OSError) as e:
+                # No credentials, a full disk, a lost mount: this machine's fault, and not the recording's.
+                self._give_back(lease, jobs.TRY_AGAIN_S, str(e))
+            except PermanentError as e:
+                self._end(lease, "failed", e)
 
     def _prepare(self, lease: Lease, folder: Path) -> None:
         with self._db.reading() as tx:
             job = jobs.view(tx, lease.id)
         self._tally.add(prepared_bytes=job.size_bytes)
-        source = _local_path(job.url)
-        with self._tally.stage("hash"):
-            sha256 = _sha256(source, job)
+        if job.size_bytes > self._options.max_bytes:
+            raise Rejected(f"larger than {self._options.max_bytes} bytes", code=Code.TOO_LARGE)
+        with self._tally.stage("fetch"):
+            source = self._sources.fetch(job.url, job.version, folder)
         with self._db.transaction() as tx:
-            if jobs.claim_content(tx, lease, sha256) != "lead":
+            if jobs.claim_content(tx, lease, source.sha256) != "lead":
                 return
         pcm = folder / "sound.pcm"
         with self._tally.stage("decode_media"):
-            report = self._decoder.decode(source, pcm, self._decode_options(job))
+            report = self._decoder.decode(source.path, pcm, self._decode_options(job))
         channels = report.pcm_channels
         cut = replace(self._cut(pcm, channels, report.duration_s), lost=tuple(Span(a, b) for a, b in report.lost))
         self._tally.add(prepared_s=cut.duration, planned_s=sum(c.span.duration for c in cut.chunks))
@@ -125,9 +128,9 @@ class Preparer:
             max_bytes=self._options.max_bytes,
         )
 
-    def _give_back(self, lease: Lease, wait_s: float) -> None:
+    def _give_back(self, lease: Lease, wait_s: float, why: str | None = None) -> None:
         with self._db.transaction() as tx:
-            leases.release(tx, lease, wait_s=wait_s)
+            leases.release(tx, lease, wait_s=wait_s, error=why)
 
     def _end(self, lease: Lease, state: str, error: PermanentError) -> None:
         with self._db.transaction() as tx:
@@ -140,30 +143,6 @@ def _span_blocks(pcm: Path, channels: int, channel: int, span: Span, seconds: fl
         upto = min(span.end, at + seconds)
         yield audio.read_pcm(pcm, channels, channel, Span(at, upto))
         at = upto
-
-
-def _local_path(url: str) -> Path:
-    parts = urlsplit(url)
-    if parts.scheme != "file":
-        raise PermanentError(f"{parts.scheme}:// is no place that recordings can be read from")
-    return path_of(url)
-
-
-def file_version(path: Path) -> str:
-    """What changes when a local file's bytes do."""
-    stat = path.stat()
-    return f"{stat.st_size}-{stat.st_mtime_ns}"
-
-
-def _sha256(path: Path, job: JobView) -> str:
-    """The hash of the bytes that were submitted. Raises Rejected where they are not there any more."""
-    try:
-        with path.open("rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise Rejected("the file is gone", code=Code.GONE) from None
-    except PermissionError:
-        raise Rejected("the file may not be read: permission denied", code=Code.DENIED) from None
 
 
 def _verdict(report: MediaReport) -> Verdict | None:

@@ -1,31 +1,69 @@
-"""The one Settings object, read once where things are wired (workers/), from SPOTSCRIBE_* variables."""
+"""The one Settings object, read once where things are wired (workers/): SPOTSCRIBE_* variables, then a TOML file."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from pipeline.engine import EngineOptions, cuda_devices
+
+PREFIX = "SPOTSCRIBE_"
+CONFIG = "SPOTSCRIBE_CONFIG"
+"""Names the TOML file; without it `spotscribe.toml` in the current folder, else in the user's configuration folder."""
 
 
 class Settings(BaseSettings):
     """Where things lie and how much of the machine may be used. Each is a variable: SPOTSCRIBE_HOME, …"""
 
-    model_config = SettingsConfigDict(env_prefix="SPOTSCRIBE_", frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
 
     home: Path = Field(
         default_factory=lambda: Path(platformdirs.user_data_dir("spotscribe")),
         description="Everything that Spotscribe keeps on this machine: database, audio in work, models.",
     )
     database_url: str = Field(default="", description="SQLAlchemy URL; empty: a SQLite file in the home folder.")
+    broker_url: str = Field(default="", description="A fleet's Redis: redis://host:6379/0.")
+    queue: str = Field(default="spotscribe", description="How the names of the broker's queues begin.")
+    work_url: str = Field(default="", description="Audio in work: s3://bucket/prefix; empty: in the home folder.")
+    out_url: str = Field(default="", description="Where transcripts go: s3://bucket/prefix; empty: database only.")
+    s3_endpoint: str = Field(default="", description="An S3 server that is not AWS: http://host:8333.")
+    s3_region: str = Field(default="us-east-1", description="The region of the buckets.")
     model: str = Field(default="tiny.en", description="The model when none is asked for.")
+    compute_type: str = Field(default="int8", description="The precision when none is asked for.")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="What the model runs on.")
+    engine: Literal["whisper", "paced"] = Field(
+        default="whisper", description="paced: no model, 20 ms a chunk and a text made up, for trying out a fleet."
+    )
     cpu_threads: int = Field(default=0, ge=0, description="Threads to use on this machine; 0: all its cores.")
     max_hours: float = Field(default=24.0, gt=0, description="Longer recordings are rejected as too_long.")
     max_gigabytes: float = Field(default=16.0, gt=0, description="Larger files are rejected as too_large.")
+    lease_s: float = Field(default=20.0, gt=0.5, description="A worker that is silent for so long has lost its work.")
+    stall_s: float = Field(default=600.0, gt=0, description="A call of the model that takes longer hangs.")
+    cloud: str = Field(default="auto", description="Whose notices of preemption to heed: aws, gcp, azure, none.")
+    metadata_url: str = Field(default="http://169.254.169.254", description="Where the cloud's metadata service is.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = config_file()
+        toml = (TomlConfigSettingsSource(settings_cls, file),) if file is not None else ()
+        return (init_settings, env_settings, *toml)
 
     @model_validator(mode="after")
     def _complete(self) -> Settings:
@@ -54,6 +92,14 @@ class Settings(BaseSettings):
         """Threads to use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return self.cpu_threads or usable or 1
+
+
+def config_file() -> Path | None:
+    """The TOML file that is read, if there is one."""
+    if named := os.environ.get(CONFIG):
+        return Path(named).expanduser()
+    places = (Path("spotscribe.toml"), Path(platformdirs.user_config_dir("spotscribe")) / "spotscribe.toml")
+    return next((p for p in places if p.is_file()), None)
 
 
 def engine_options(settings: Settings, device: str, compute_type: str, beam_size: int) -> EngineOptions:

@@ -17,23 +17,33 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from chunking.errors import LeaseLost, PermanentError, SpotscribeError
+from chunking.errors import (
+    DatabaseAway,
+    DeviceLost,
+    LeaseLost,
+    OutOfMemory,
+    PermanentError,
+    SpotscribeError,
+    TransientError,
+)
 from pipeline.batching import Waiting, next_batch
+from pipeline.company import Company
 from pipeline.engine import Answer, Ask, Engine, Floats
+from pipeline.inhand import ClaimOptions, InHand
 from pipeline.reading import Reading, Request
 from pipeline.shards import OpenShard, ShardLoader
 from pipeline.telemetry import Tally
-from storage import checkpoints, leases, plans
+from storage import checkpoints, fleet, leases, plans
 from storage.database import Database
-from storage.leases import LEASE_S, Lease, Step
+from storage.leases import Lease
 from storage.objects import ObjectStore
 
 BATCHES_AHEAD = 2
 """Batches whose features are ready or on their way. The model never waits, and memory stays small."""
-FIRST_GUESS = 40.0
-"""Chunks of a shard, until some have been seen: ten minutes of speech. A low guess would load hours of audio."""
-POLL_S = 0.5
-"""How long nothing is claimed after nothing was found, unless a nudge comes."""
+IDLE_S = 0.5
+"""With nothing in hand: how long to wait for a nudge before looking whether it is time to look."""
+AWAY_S = 1.0
+"""How long to wait before a database that did not answer is asked again."""
 
 
 @dataclass(eq=False)
@@ -55,77 +65,104 @@ class Transcriber:
         database: Database,
         store: ObjectStore,
         engine: Engine,
+        claims: ClaimOptions,
         *,
-        worker: str,
         batch_size: int,
         tally: Tally,
-        transcribed: Callable[[], None] = lambda: None,
+        company: Company | None = None,
+        stall_s: float = 600.0,
     ) -> None:
-        """`transcribed` is called when a job's last shard is done: there is something to finish."""
-        self.nudge = threading.Event()
-        self._transcribed = transcribed
-        self._loader = ShardLoader(database, store, engine, tally)
-        self._db, self._engine, self._worker, self._tally = database, engine, worker, tally
+        """`stall_s`: a call of the model that takes longer is taken to hang, and no lease is renewed any more."""
+        self.transcribed: Callable[[int], None] = lambda job: None
+        """Called with a job whose last shard is done: there is something to finish."""
         self._batch_size = max(batch_size, engine.parallel)
         self._call_size = max(1, self._batch_size // engine.parallel)
-        self._shards: dict[Lease, OpenShard] = {}
+        loader = ShardLoader(database, store, engine, tally)
+        self._hand = InHand(database, loader, claims, company or Company(), self._batch_size)
+        self.nudge = self._hand.nudge
+        self._db, self._engine, self._claims, self._tally = database, engine, claims, tally
+        self._stall_s = stall_s
         self._fresh: list[_Work] = []
         self._ready: list[_Work] = []
         self._begun: set[_Work] = set()
-        self._loading: dict[Future[Any], Lease] = {}
+        self._unwritten: list[_Work] = []
+        """Read, but not checkpointed: the database did not answer."""
         self._computing: dict[Future[Any], _Work] = {}
         self._decoding: dict[Future[Any], list[_Work]] = {}
-        self._renewed = time.monotonic()
-        self._chunks_per_shard = FIRST_GUESS
-        self._nothing_until = 0.0
+        self._called: dict[Future[Any], float] = {}
+        """When each call of the model began."""
+        self._away_until = 0.0
 
-    def run(self, stop: threading.Event, finished: Callable[[], bool], *, grace_s: float = 1.5) -> None:
-        """Work until `finished()` says so with nothing in hand, or `stop` is set; then leave within `grace_s`.
+    @property
+    def idle(self) -> bool:
+        """Nothing is in hand, and nobody says that there is anything. May be asked from any thread."""
+        return self._hand.empty and not self.nudge.is_set()
 
-        `finished` is asked only when there is nothing to claim.
+    @property
+    def stalled(self) -> bool:
+        """A call of the model hangs. May be asked from any thread."""
+        began = list(self._called.values())
+        return bool(began) and time.monotonic() - min(began) > self._stall_s
+
+    def run(
+        self, stop: threading.Event, finished: Callable[[], bool], *, grace: Callable[[], float] = lambda: 1.5
+    ) -> None:
+        """Work until `finished()` says so with nothing in hand, or `stop` is set; then leave within `grace()` seconds.
+
+        `finished` is asked only when there is nothing to claim. Raises DeviceLost, with everything still in hand: its
+        leases run out, and what was in hand is a suspect from then on.
         """
-        self._loading_pool = ThreadPoolExecutor(1, "load")
         self._featurer = ThreadPoolExecutor(1, "features")
         self._model = ThreadPoolExecutor(self._engine.parallel, "model")
+        lost = False
         try:
+            self._know_limit()
             while not stop.is_set():
-                self._claim()
-                self._advance()
-                if self._futures():
-                    self._collect(0.1)
-                elif finished():
+                if not self._turn() and finished():
                     return
-                else:
-                    self.nudge.wait(POLL_S)
-                self._heartbeat()
+        except DeviceLost:
+            lost = True
+            raise
         finally:
-            self._leave(time.monotonic() + grace_s)
-            for pool in (self._loading_pool, self._featurer, self._model):
+            if not lost:
+                self._leave(time.monotonic() + grace())
+            for pool in (self._featurer, self._model):
                 pool.shutdown(wait=False, cancel_futures=True)
 
+    def _turn(self) -> bool:
+        """Once round the loop. False: there was nothing to do. While the database is away the model goes on."""
+        try:
+            if time.monotonic() >= self._away_until:
+                self._keep_up()
+            self._advance()
+            if self._futures():
+                self._collect(0.1)
+                return True
+            if self._unwritten:
+                time.sleep(AWAY_S / 4)
+                return True
+        except DatabaseAway:
+            self._away_until = time.monotonic() + AWAY_S
+            return True
+        self.nudge.wait(IDLE_S)
+        return not self._hand.empty
+
+    def _keep_up(self) -> None:
+        """What goes through the database, apart from what a batch has finished."""
+        if self._unwritten:
+            self._checkpoint([])
+        if not self.stalled:
+            for lease in self._hand.renew():
+                self._drop(lease)
+        at_hand = len(self._fresh) + len(self._ready) + len(self._computing)
+        self._hand.claim(BATCHES_AHEAD * self._batch_size - at_hand)
+
     def _futures(self) -> list[Future[Any]]:
-        return [*self._loading, *self._computing, *self._decoding]
+        return [*self._hand.loading, *self._computing, *self._decoding]
 
     def _advance(self) -> None:
         self._feed()
         self._launch()
-
-    def _claim(self) -> None:
-        """Lease shards until two batches are at hand."""
-        at_hand = len(self._fresh) + len(self._ready) + len(self._computing)
-        missing = BATCHES_AHEAD * self._batch_size - at_hand
-        if missing <= 0 or self._loading:  # what is being loaded may already be enough
-            return
-        if not self.nudge.is_set() and time.monotonic() < self._nothing_until:
-            return
-        self.nudge.clear()
-        limit = max(1, min(self._batch_size, round(missing / self._chunks_per_shard)))
-        with self._db.transaction() as tx:
-            taken = leases.claim(tx, Step.TRANSCRIBE, self._worker, limit=limit)
-        if not taken:
-            self._nothing_until = time.monotonic() + POLL_S
-        for lease in taken:
-            self._loading[self._loading_pool.submit(self._loader.load, lease)] = lease
 
     def _feed(self) -> None:
         """Have features computed for the next windows, second attempts first."""
@@ -154,7 +191,7 @@ class Transcriber:
                 room=self._batch_size - len(self._begun),
                 size=self._fits,
                 calls=self._engine.parallel - len(self._decoding),
-                more_to_come=bool(self._computing or self._loading),
+                more_to_come=bool(self._computing or self._hand.loading),
             )
             batch = [w.item for w in found]
             if not batch:
@@ -166,7 +203,9 @@ class Transcriber:
             self._begun |= chosen
             fill = len(batch) / self._fits(batch[0].request.window)
             self._tally.add(batches=1, batch_fill=fill)
-            self._decoding[self._model.submit(self._decode, batch)] = batch
+            call = self._model.submit(self._decode, batch)
+            self._decoding[call] = batch
+            self._called[call] = time.monotonic()
 
     def _fits(self, window: float) -> int:
         return self._engine.fits(window, self._call_size)
@@ -179,24 +218,21 @@ class Transcriber:
         done, _ = wait(self._futures(), timeout=timeout, return_when=FIRST_COMPLETED)
         finished: list[_Work] = []
         for future in done:
-            if future in self._loading:
-                self._loaded(self._loading.pop(future), future)
+            if future in self._hand.loading:
+                self._loaded(future)
             elif future in self._computing:
                 self._computed(self._computing.pop(future), future)
             else:
+                self._called.pop(future)
                 finished += self._decoded(self._decoding.pop(future), future)
         if finished:
             self._advance()  # the model goes on while this batch is written
             self._checkpoint(finished)
 
-    def _loaded(self, lease: Lease, future: Future[Any]) -> None:
-        try:
-            shard = future.result()
-        except SpotscribeError as e:
-            self._unreadable(lease, e)
+    def _loaded(self, future: Future[Any]) -> None:
+        shard = self._hand.opened(future)
+        if shard is None:
             return
-        self._shards[lease] = shard
-        self._chunks_per_shard = max(1.0, 0.5 * self._chunks_per_shard + 0.5 * len(shard.open))
         if not shard.open:  # a kill came between the last checkpoint and the end
             self._end(shard)
         for chunk in shard.shard.chunks:
@@ -209,31 +245,31 @@ class Transcriber:
         try:
             work.features = future.result()
         except SpotscribeError as e:
-            if lease in self._shards:
-                self._unreadable(lease, e)
+            if lease in self._hand.shards:
+                self._drop(lease)
+                self._hand.unreadable(lease, e)
             return
-        if lease in self._shards:
+        if lease in self._hand.shards:
             self._ready.append(work)
 
-    def _unreadable(self, lease: Lease, error: SpotscribeError) -> None:
-        """A shard whose sound cannot be had ends, or waits, alone."""
-        self._drop(lease)
-        with suppress(LeaseLost), self._db.transaction() as tx:
-            plans.fail_shard(tx, lease, error)
-
     def _end(self, shard: OpenShard) -> None:
-        self._shards.pop(shard.lease).close()
+        self._hand.drop(shard.lease)
         with suppress(LeaseLost):
             with self._db.transaction() as tx:
                 self._write(tx, shard, [])
-            self._transcribed()
+            self.transcribed(shard.job)
 
     def _decoded(self, batch: Sequence[_Work], future: Future[Any]) -> list[_Work]:
         """Give each chunk its answer. The chunks that are read come back; the others wait for another decoding."""
         try:
             for work, answer in zip(batch, future.result(), strict=True):
                 work.reading.take(answer)
-        except SpotscribeError as e:
+        except OutOfMemory as e:
+            if len(batch) > 1:
+                self._halve(batch)
+                return []
+            batch[0].reading.fail(str(e))
+        except PermanentError as e:
             self._failed(batch, e)
         finished = []
         for work in batch:
@@ -241,7 +277,7 @@ class Transcriber:
             request = work.reading.request
             if request is None:
                 finished.append(work)
-            elif work.shard.lease in self._shards:
+            elif work.shard.lease in self._hand.shards:
                 work.request, work.age = request, 0
                 self._fresh.append(work)
             else:
@@ -254,70 +290,85 @@ class Transcriber:
             try:
                 for answer in self._engine.decode([_ask(work)]):
                     work.reading.take(answer)
-            except PermanentError as alone:
+            except (PermanentError, OutOfMemory) as alone:
                 work.reading.fail(str(alone) or str(error))
+
+    def _halve(self, batch: Sequence[_Work]) -> None:
+        """The device has no memory for so many: go on with half, and have every worker on such a device know."""
+        self._call_size = max(1, min(self._call_size, len(batch)) // 2)
+        for work in batch:
+            work.age += 1
+        self._begun.difference_update(batch)
+        self._ready[:0] = [w for w in batch if w.shard.lease in self._hand.shards]
+        with suppress(TransientError), self._db.transaction() as tx:
+            fleet.limit_batch(tx, self._claims.engine or "", self._engine.device, self._call_size)
+
+    def _know_limit(self) -> None:
+        with suppress(TransientError), self._db.reading() as tx:
+            limit = fleet.batch_limit(tx, self._claims.engine or "", self._engine.device)
+            self._call_size = min(self._call_size, limit or self._call_size)
 
     def _checkpoint(self, finished: Sequence[_Work]) -> None:
         """One transaction for all that a batch finished, which checks the fence of every shard in it.
 
         A shard that has another worker now takes nothing with it: its chunks are dropped, the others' are written.
+        Where the database does not answer, all of it is kept for the next time. Raises DatabaseAway then.
         """
-        shards = {w.shard.lease: w.shard for w in finished if w.shard.lease in self._shards}
+        self._unwritten += finished
+        kept = [w for w in self._unwritten if w.shard.lease in self._hand.shards]
+        shards = {w.shard.lease: w.shard for w in kept}
         lost: list[Lease] = []
-        handed_on = False
+        handed_on: list[int] = []
         with self._tally.stage("write"), self._db.transaction() as tx:
-            for shard in shards.values():
+            for lease in sorted(shards, key=lambda x: x.id):  # in order, so that two workers cannot deadlock
                 try:
-                    handed_on |= self._write(tx, shard, [w for w in finished if w.shard is shard])
+                    if self._write(tx, shards[lease], [w for w in kept if w.shard.lease == lease]):
+                        handed_on.append(shards[lease].job)
                 except LeaseLost:
-                    lost.append(shard.lease)
+                    lost.append(lease)
+        self._begun.difference_update(self._unwritten)
+        self._unwritten = []
         for lease in lost:
             self._drop(lease)
-        kept = [w for w in finished if w.shard.lease in self._shards]
-        self._begun.difference_update(finished)
+        kept = [w for w in kept if w.shard.lease in self._hand.shards]
         self._tally.add(chunks_decoded=len(kept), audio_s=sum(w.reading.chunk.span.duration for w in kept))
-        for shard in shards.values():
+        for lease, shard in shards.items():
             shard.open -= {w.reading.chunk.index for w in kept if w.shard is shard}
             if not shard.open:
-                self._shards.pop(shard.lease).close()
-        if handed_on:
-            self._transcribed()
+                self._hand.drop(lease)
+        for job in handed_on:
+            self.transcribed(job)
 
     def _write(self, tx: Connection, shard: OpenShard, works: Sequence[_Work]) -> bool:
         """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
-        checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
+        results = [w.reading.result() for w in works]
+        checkpoints.write(tx, shard.lease, shard.job, self._claims.worker, results)
         if shard.open - {w.reading.chunk.index for w in works}:
             return False
         leases.end(tx, shard.lease, "done")
         return plans.shards_done(tx, shard.job)
 
-    def _heartbeat(self) -> None:
-        if time.monotonic() - self._renewed < LEASE_S / 3:
-            return
-        self._renewed = time.monotonic()
-        with self._db.transaction() as tx:
-            held = leases.renew(tx, {*self._shards, *self._loading.values()})
-        for lease in [x for x in self._shards if x not in held]:
-            self._drop(lease)
-
     def _drop(self, lease: Lease) -> None:
         """Another worker has the shard: forget it."""
-        self._shards.pop(lease, None)
+        self._hand.drop(lease)
         self._fresh = [w for w in self._fresh if w.shard.lease != lease]
         self._ready = [w for w in self._ready if w.shard.lease != lease]
+        self._unwritten = [w for w in self._unwritten if w.shard.lease != lease]
         self._begun = {w for w in self._begun if w.shard.lease != lease}
 
     def _leave(self, deadline: float) -> None:
         """Write what the model finishes in time, give the leases back."""
         self._fresh, self._ready = [], []
-        while self._decoding and (left := deadline - time.monotonic()) > 0:
-            done, _ = wait(self._decoding, timeout=left, return_when=FIRST_COMPLETED)
-            for future in done:
-                self._checkpoint(self._decoded(self._decoding.pop(future), future))
-        with self._db.transaction() as tx:
-            for lease in {*self._shards, *self._loading.values()}:
-                leases.release(tx, lease)
-        self._shards.clear()
+        with suppress(DatabaseAway, DeviceLost):
+            while self._decoding and (left := deadline - time.monotonic()) > 0:
+                done, _ = wait(self._decoding, timeout=left, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._called.pop(future)
+                    self._checkpoint(self._decoded(self._decoding.pop(future), future))
+            if self._unwritten:
+                self._checkpoint([])
+        with suppress(DatabaseAway):
+            self._hand.give_back()
 
 
 def _ask(work: _Work) -> Ask:

@@ -53,6 +53,7 @@ def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence
         }
         for r in sorted(results, key=lambda r: r.index)
     ]
+    leases.got_on(tx, lease)
     written = tx.execute(upsert(tx, Checkpoint).values(rows).on_conflict_do_nothing().returning(Checkpoint.chunk))
     return len(written.all())
 

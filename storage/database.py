@@ -14,14 +14,21 @@ from typing import Any
 from sqlalchemy import Connection, DateTime, Engine, Float, create_engine, event, inspect, literal, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from chunking.errors import UsageError
+from chunking.errors import DatabaseAway, UsageError
 
 BUSY_S = 30
 """How long a writer waits for SQLite's one write lock before it is an error."""
+CONNECT_S = 5
+IDLE_S = 10
+"""A transaction that its worker leaves lying (it was frozen, its machine is gone) is ended by Postgres after so long,
+so that the rows it locked are free before their lease is over."""
+LOCK_S = 30
+KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+"""A connection whose other end is gone without a word ends after some 20 s (libpq's parameters; the last in ms)."""
 
 
 class now_plus(FunctionElement[Any]):  # noqa: N801 (it reads as the SQL function that it is)
@@ -53,27 +60,47 @@ class Database:
         options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4, "pool_pre_ping": not self.is_sqlite}
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+        if not self.is_sqlite:
+            options["connect_args"] = {"connect_timeout": CONNECT_S, **KEEPALIVE}
         self.engine: Engine = create_engine(self.url, **options)
         reading = {"reading": True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
         self._readers = self.engine.execution_options(**reading)
         self._writing = threading.Lock() if self.is_sqlite else nullcontext()
         if self.is_sqlite:
             _tune_sqlite(self.engine)
+        else:
+            _tune_postgres(self.engine)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """One transaction: committed at the end, rolled back on an error.
 
         SQLite has one write lock, and its own waiting for it is a sleep of up to 100 ms: threads queue up here instead.
+        Raises DatabaseAway where Postgres cannot be reached or gives up, and then nobody knows whether a COMMIT that
+        had been sent took place: what is written must be such that writing it again does no harm.
         """
-        with self._writing, self.engine.begin() as connection:
+        with self._translated(), self._writing, self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Look without locking anything out."""
-        with self._readers.connect() as connection:
+        """Look without locking anything out. Raises DatabaseAway."""
+        with self._translated(), self._readers.connect() as connection:
             yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Postgres restarted, cut off, overloaded or out of disk is no fault of the work: it may be tried again."""
+        try:
+            yield
+        except (OperationalError, InternalError) as e:
+            if self.is_sqlite:
+                raise
+            raise DatabaseAway(_first_line(e)) from e
+        except DBAPIError as e:
+            if not e.connection_invalidated:
+                raise
+            raise DatabaseAway(_first_line(e)) from e
 
     def upgrade(self) -> None:
         """Create or migrate the schema. Costs one query when it is up to date."""
@@ -88,15 +115,27 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-        with self.engine.begin() as connection:
+        with self._translated(), self.engine.begin() as connection:
             if not self.is_sqlite:  # two workers that start at once must not both migrate
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('spotscribe.migrate'))"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
+    def check(self) -> None:
+        """Make sure that the schema is one that this version can work with. Raises UsageError, DatabaseAway.
+
+        A newer one is: migrations only add, so that old workers go on while new ones start.
+        """
+        from migrations import HEAD
+
+        revision = self.revision()
+        if revision is None or revision < HEAD:
+            stands = f"stands at {revision}" if revision else "has no tables of Spotscribe"
+            raise UsageError(f"the database {stands}, this version needs {HEAD}: run `spotscribe db upgrade`")
+
     def revision(self) -> str | None:
         """The migration that the schema stands at; None for an empty database."""
-        with self.engine.connect() as connection:
+        with self.reading() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return None
             return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -115,6 +154,19 @@ def _checked(url: str) -> URL:
     if backend not in {"sqlite", "postgresql"}:
         raise UsageError(f"the database must be sqlite or postgresql, not {backend}")
     return made.set(drivername="postgresql+psycopg") if backend == "postgresql" else made
+
+
+def _first_line(error: DBAPIError) -> str:
+    text = str(error.orig or error).strip()
+    return f"the database does not answer: {text.splitlines()[0] if text else type(error).__name__}"
+
+
+def _tune_postgres(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _connect(dbapi: Any, _record: Any) -> None:
+        with dbapi.cursor() as cursor:
+            cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_S}s'")
+        dbapi.commit()
 
 
 def upsert(connection: Connection, table: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Jobs: submitting them, what content they turn out to have, how they end, and how they stand."""
+"""Jobs: what content they turn out to have, how they end, and how they stand."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, delete, or_, select, update
+from sqlalchemy import Connection, case, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import aliased
 
 from chunking.errors import Code
 from storage import leases
-from storage.database import now_plus, upsert
+from storage.database import now_plus
 from storage.leases import Lease
-from storage.tables import Checkpoint, Job, Output, Recording, ShardRow, TranscriptRow
+from storage.tables import Job, Output, Recording, ShardRow, TranscriptRow
 
 ENDED = ("done", "partial", "rejected", "failed", "cancelled")
 """States that a job does not leave by itself."""
@@ -54,6 +55,11 @@ class JobOptions:
     beam_size: int = 1
 
     @property
+    def engine(self) -> str:
+        """What a worker must have loaded to decode the job."""
+        return f"{self.model} {self.compute_type} beam {self.beam_size}"
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
 
@@ -72,6 +78,7 @@ class JobView:
 
     id: int
     url: str
+    version: str
     size_bytes: int
     sha256: str | None
     state: str
@@ -85,23 +92,14 @@ class JobView:
     transcript_id: int | None
     force: bool
     assigned: str | None
+    priority: int
+    meta: dict[str, Any] | None
+    created_at: datetime
+    finished_at: datetime | None
 
     @property
     def ended(self) -> bool:
         return self.state in ENDED
-
-
-def submit(tx: Connection, source: Source, options: JobOptions, *, force: bool = False) -> int:
-    """The job for this recording and these options: a new one, or the one there is. With `force` it starts again."""
-    recording = _row_id(
-        tx, Recording, {"identity": source.identity}, {"url": source.url, "size_bytes": source.size_bytes}
-    )
-    key = {"recording_id": recording, "options_digest": options.digest}
-    job = _row_id(tx, Job, key, {"options": asdict(options), "model": options.model, "state": "queued"})
-    passing = or_(Job.state == "failed", and_(Job.state == "rejected", Job.code.in_(OF_THE_MOMENT)))
-    if force or tx.execute(select(Job.id).where(Job.id == job, passing)).first() is not None:
-        _start_again(tx, job, force=force)
-    return job
 
 
 def view(tx: Connection, job: int) -> JobView:
@@ -142,7 +140,8 @@ def claim_content(tx: Connection, lease: Lease, sha256: str) -> str:
         reusable = rejected or leader.state in WITH_TRANSCRIPT
         if not job.force and reusable:
             values = {k: getattr(leader, k) for k in _SHARED}
-            leases.end(tx, lease, leader.state, content_key=key, finished_at=now_plus(), **values)
+            leases.end(tx, lease, leader.state, content_key=key, **values)
+            ended_now(tx, lease.id)
             return "end"
         if not job.force and leader.state not in ENDED:
             assign(tx, [leader.id], job.assigned)
@@ -174,7 +173,11 @@ def ended_now(tx: Connection, job: int) -> None:
     row = tx.execute(select(Job).where(Job.id == job)).one()
     shared = {k: getattr(row, k) for k in _SHARED}
     followers = update(Job).where(Job.follows == job, Job.state == "waiting")
-    tx.execute(followers.values(state=row.state, finished_at=now_plus(), **shared))
+    followers = followers.values(state=row.state, finished_at=now_plus(), **shared)
+    ended = [job, *tx.execute(followers.returning(Job.id)).scalars()]
+    if row.state in WITH_TRANSCRIPT:
+        due = update(Output).where(Output.job_id.in_(ended), Output.state == "wanted")
+        tx.execute(due.values(state="due"))
 
 
 def assigned(tx: Connection, jobs: Sequence[int]) -> dict[int, str | None]:
@@ -208,38 +211,14 @@ _SHARED = ("code", "error", "language", "language_probability", "duration_s", "c
 def _view_query() -> Any:
     j = Job
     return select(
-        j.id, Recording.url, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error, j.options, j.language,
-        j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
+        j.id, Recording.url, Recording.version, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error,
+        j.options, j.language, j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
+        j.priority, j.meta.label("meta"), j.created_at, j.finished_at,
     ).join(Recording, Recording.id == j.recording_id)  # fmt: skip
 
 
 def _recording(job: int) -> Any:
     return select(Job.recording_id).where(Job.id == job).scalar_subquery()
-
-
-def _row_id(tx: Connection, table: Any, key: dict[str, Any], values: dict[str, Any]) -> int:
-    """The id of the row with that unique key, inserted if it is not there."""
-    match = select(table.id).where(*[getattr(table, k) == v for k, v in key.items()])
-    found: int | None = tx.execute(match).scalar()
-    if found is None:
-        insert = upsert(tx, table).values(**key, **values).on_conflict_do_nothing().returning(table.id)
-        found = tx.execute(insert).scalar()
-    return found if found is not None else int(tx.execute(match).scalar_one())
-
-
-def _start_again(tx: Connection, job: int, *, force: bool) -> None:
-    """Back to the start, whatever stood. A worker that is at it finds its fence gone."""
-    tx.execute(delete(Checkpoint).where(Checkpoint.job_id == job))
-    tx.execute(delete(ShardRow).where(ShardRow.job_id == job))
-    tx.execute(
-        update(Job)
-        .where(Job.id == job)
-        .values(
-            state="queued", fence=Job.fence + 1, worker=None, lease_until=None, next_run_at=None, leader=0,
-            follows=None, force=int(force), code=None, error=None, language=None, transcript_id=None, finished_at=None,
-        )
-    )  # fmt: skip
-    tx.execute(update(Output).where(Output.job_id == job).values(written_at=None))
 
 
 def transcript_row(tx: Connection, transcript: int) -> Any:

@@ -2,32 +2,42 @@
 
 Every claim raises the row's fence. Whoever writes on behalf of a lease checks the fence in the same transaction
 (`hold`), so a worker that slept past its lease can wake up and do no harm. Time is the database's.
+
+A lease that ran out goes back to the queue by `reclaim`, and counts as a death of its worker. Rows whose workers
+died twice without getting on are suspects: they are claimed only by a process that has nothing else in hand, so that
+the third death can be laid at nobody else's door (storage/quarantine.py).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
 
-from sqlalchemy import Connection, Table, and_, case, or_, select, update
+from sqlalchemy import Connection, Table, and_, or_, select, update
 
-from chunking.errors import LeaseLost
+from chunking.errors import LeaseLost, TransientError
 from storage.database import Database, now_plus
-from storage.tables import Job, ShardRow
+from storage.tables import Job, Output, ShardRow, WorkerRow
 
-LEASE_S = 30.0
-"""A lease nobody renewed for so long is free. Renewed every third of it."""
+LEASE_S = 20.0
+"""A lease nobody renewed for so long is free. Renewed every quarter of it."""
+RECLAIMED = 500
+"""Rows of a step that one call of `reclaim` frees at most."""
+SUSPECT_CRASHES = 2
+"""Deaths without progress after which a row is claimed alone; the tables' partial indexes say the same."""
 
 
 class Step(Enum):
-    """The three steps that are leased: on which table, from which state, to which."""
+    """What is leased: on which table, from which state, to which."""
 
     PREPARE = (Job.__table__, "queued", "preparing")
     TRANSCRIBE = (ShardRow.__table__, "queued", "running")
     FINISH = (Job.__table__, "transcribed", "finishing")
+    DELIVER = (Output.__table__, "due", "delivering")
 
     @property
     def table(self) -> Table:
@@ -50,33 +60,49 @@ class Lease:
     step: Step
     id: int
     fence: int
+    seconds: float = field(default=LEASE_S, compare=False)
+    crashes: int = field(default=0, compare=False)
 
 
-def claim(tx: Connection, step: Step, worker: str, *, limit: int = 1, seconds: float = LEASE_S) -> list[Lease]:
-    """Take up to `limit` rows that are ready or whose lease ran out, most urgent first."""
+def claim(
+    tx: Connection,
+    step: Step,
+    worker: str,
+    *,
+    limit: int = 1,
+    seconds: float = LEASE_S,
+    engine: str | None = None,
+    suspects: bool = False,
+) -> list[Lease]:
+    """Take up to `limit` rows that are ready, most urgent first. `engine`: shards of these jobs only.
+
+    `suspects`: take one of those instead; only for who has nothing else in hand, and takes nothing else beside it.
+    """
     t = step.table.c
-    free = or_(
-        and_(t.state == step.ready, or_(t.next_run_at.is_(None), t.next_run_at <= now_plus())),
-        and_(t.state == step.running, t.lease_until < now_plus()),
-    )
-    mine = or_(t.assigned.is_(None), t.assigned == worker)
-    wanted = select(t.id).where(free, mine).order_by(t.priority.desc(), t.id).limit(limit)
     # A plain subquery may run once for each row, and then takes more than the limit; a CTE runs once.
-    picked = wanted.with_for_update(skip_locked=True).cte("picked").prefix_with("MATERIALIZED", dialect="postgresql")
+    wanted = select(t.id).where(*_free(step, worker, engine, suspects=suspects)).order_by(t.priority.desc(), t.id)
+    picked = wanted.limit(1 if suspects else limit).with_for_update(skip_locked=True)
+    ids = picked.cte("picked").prefix_with("MATERIALIZED", dialect="postgresql")
     taken = tx.execute(
         update(step.table)
-        .where(t.id.in_(select(picked.c.id)), free)
+        .where(t.id.in_(select(ids.c.id)), t.state == step.ready)
         .values(
             state=step.running,
             fence=t.fence + 1,
             worker=worker,
             lease_until=now_plus(seconds),
             next_run_at=None,
-            crashes=t.crashes + case((t.state == step.running, 1), else_=0),
+            solo=int(suspects),
         )
-        .returning(t.id, t.fence, t.priority)
+        .returning(t.id, t.fence, t.priority, t.crashes)
     )
-    return [Lease(step, r.id, r.fence) for r in sorted(taken, key=lambda r: (-r.priority, r.id))]
+    return [Lease(step, r.id, r.fence, seconds, r.crashes) for r in sorted(taken, key=lambda r: (-r.priority, r.id))]
+
+
+def has_suspects(tx: Connection, step: Step, worker: str, engine: str | None = None) -> bool:
+    """Whether there is a row that has to be claimed alone."""
+    free = _free(step, worker, engine, suspects=True)
+    return tx.execute(select(step.table.c.id).where(*free).limit(1)).first() is not None
 
 
 def hold(tx: Connection, lease: Lease) -> None:
@@ -87,31 +113,39 @@ def hold(tx: Connection, lease: Lease) -> None:
         raise LeaseLost()
 
 
-def renew(tx: Connection, leases: Iterable[Lease], *, seconds: float = LEASE_S) -> set[Lease]:
+def renew(tx: Connection, leases: Iterable[Lease]) -> set[Lease]:
     """Prolong; the answer is the leases that are still held."""
     held = set()
     for lease in sorted(leases, key=lambda x: (x.step.name, x.id)):
         t = lease.step.table
-        done = tx.execute(
-            update(t).where(t.c.id == lease.id, *_is(lease)).values(lease_until=now_plus(seconds)).returning(t.c.id)
-        )
+        until = now_plus(lease.seconds)
+        done = tx.execute(update(t).where(t.c.id == lease.id, *_is(lease)).values(lease_until=until).returning(t.c.id))
         if done.first() is not None:
             held.add(lease)
     return held
 
 
+def got_on(tx: Connection, lease: Lease) -> None:
+    """The leased row made progress: deaths of earlier workers are not its fault."""
+    if lease.crashes:
+        t = lease.step.table
+        tx.execute(update(t).where(t.c.id == lease.id, t.c.crashes > 0).values(crashes=0, solo_crashes=0))
+
+
 def end(tx: Connection, lease: Lease, state: str, **values: Any) -> None:
     """Give the lease up and leave the row in `state`. Raises LeaseLost where it was not ours any more."""
     t = lease.step.table
-    values = {"state": state, "worker": None, "lease_until": None, **values}
+    values = {"state": state, "worker": None, "lease_until": None, "crashes": 0, "solo_crashes": 0, **values}
     if tx.execute(update(t).where(t.c.id == lease.id, *_is(lease)).values(values).returning(t.c.id)).first() is None:
         raise LeaseLost()
 
 
-def release(tx: Connection, lease: Lease, *, wait_s: float = 0.0) -> bool:
+def release(tx: Connection, lease: Lease, *, wait_s: float = 0.0, **values: Any) -> bool:
     """Back to the queue, to be taken again after `wait_s`. False where it was not ours any more."""
+    t = lease.step.table.c
+    kept = {"crashes": t.crashes, "solo_crashes": t.solo_crashes}
     try:
-        end(tx, lease, lease.step.ready, next_run_at=now_plus(wait_s) if wait_s else None)
+        end(tx, lease, lease.step.ready, next_run_at=now_plus(wait_s) if wait_s else None, **kept, **values)
     except LeaseLost:
         return False
     return True
@@ -132,6 +166,28 @@ def release_worker(tx: Connection, worker: str) -> int:
     return count
 
 
+def reclaim(tx: Connection) -> dict[Step, int]:
+    """Back to the queue: what workers held whose leases ran out. How many rows of each step.
+
+    Rows that somebody has locked are left to the next call, so that a frozen worker cannot freeze this one.
+    """
+    counts: dict[Step, int] = {}
+    for step in Step:
+        t = step.table.c
+        # The UPDATE looks at state and lease again: between the two somebody may have renewed (River #1302).
+        over = and_(t.state == step.running, t.lease_until < now_plus())
+        found = tx.execute(select(t.id, t.worker).where(over).limit(RECLAIMED).with_for_update(skip_locked=True)).all()
+        if not found:
+            continue
+        freed = update(step.table).where(t.id.in_([r.id for r in found]), over)
+        values = {"crashes": t.crashes + 1, "solo_crashes": t.solo_crashes + t.solo, "fence": t.fence + 1}
+        freed = freed.values(state=step.ready, worker=None, lease_until=None, **values)
+        counts[step] = len(tx.execute(freed.returning(t.id)).all())
+        lost = update(WorkerRow).where(WorkerRow.name.in_({r.worker for r in found}))
+        tx.execute(lost.values(lost_at=now_plus()))
+    return counts
+
+
 def holders(tx: Connection) -> set[str]:
     """The workers that hold any lease."""
     found: set[str] = set()
@@ -145,10 +201,12 @@ class Heartbeat:
     """Keeps leases alive from a thread of its own while a step runs that has no loop to do it in.
 
     Ends with the step, so a process that hangs elsewhere loses its leases; `longest_s` bounds a step that hangs itself.
+    A database that is away is asked again at the next beat.
     """
 
     def __init__(self, database: Database, *held: Lease, longest_s: float = 4 * 3600.0) -> None:
         self._db, self._held, self._longest = database, held, longest_s
+        self._every = min(x.seconds for x in held) / 4
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -162,10 +220,21 @@ class Heartbeat:
 
     def _beat(self) -> None:
         left = self._longest
-        while left > 0 and not self._over.wait(LEASE_S / 3):
-            left -= LEASE_S / 3
-            with self._db.transaction() as tx:
+        while left > 0 and not self._over.wait(self._every):
+            left -= self._every
+            with suppress(TransientError), self._db.transaction() as tx:
                 renew(tx, self._held)
+
+
+def _free(step: Step, worker: str, engine: str | None, *, suspects: bool) -> list[Any]:
+    t = step.table.c
+    free = [
+        t.state == step.ready,
+        or_(t.next_run_at.is_(None), t.next_run_at <= now_plus()),
+        or_(t.assigned.is_(None), t.assigned == worker),
+        t.crashes >= SUSPECT_CRASHES if suspects else t.crashes < SUSPECT_CRASHES,
+    ]
+    return free if engine is None else [*free, t.engine == engine]
 
 
 def _is(lease: Lease) -> tuple[Any, ...]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, select, update
 
+from storage import leases
 from storage.database import now_plus, upsert
+from storage.jobs import TRY_AGAIN_S, WITH_TRANSCRIPT
+from storage.leases import Lease
 from storage.tables import Job, Output, Recording
 
-WITH_FILES = ("done", "partial")
+AT_ONCE = 500
+"""Rows of one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,8 @@ class WantedOutput:
     format: str
     url: str
     written: bool = False
+    assigned: str | None = None
+    """The only worker that may write it; None: any."""
 
 
 def want(tx: Connection, output: WantedOutput, *, missing: bool = False) -> bool:
@@ -29,16 +36,46 @@ def want(tx: Connection, output: WantedOutput, *, missing: bool = False) -> bool
     A job of the same recording's URL (another version of it, other options) gives its place up. `missing`: the file
     was written once and is not there any more.
     """
-    values = {"job_id": output.job, "format": output.format, "url": output.url}
-    tx.execute(upsert(tx, Output).values(values).on_conflict_do_nothing())
-    row = tx.execute(select(Output.job_id, Output.written_at).where(Output.url == output.url)).one()
-    if row.job_id != output.job:
-        if _recording_url(tx, row.job_id) != _recording_url(tx, output.job):
-            return False
-        tx.execute(update(Output).where(Output.url == output.url).values(job_id=output.job, written_at=None))
-    elif missing and row.written_at is not None:
-        tx.execute(update(Output).where(Output.url == output.url).values(written_at=None))
+    return not want_all(tx, [output], missing=missing)
+
+
+def want_all(tx: Connection, wanted: Sequence[WantedOutput], *, missing: bool = False) -> list[WantedOutput]:
+    """Note that these files are wanted; the answer is those whose place belongs to another recording's transcript."""
+    refused = []
+    for first in range(0, len(wanted), AT_ONCE):
+        part = wanted[first : first + AT_ONCE]
+        jobs = tx.execute(select(Job.id, Job.state).where(Job.id.in_({o.job for o in part})))
+        states = {r.id: "due" if r.state in WITH_TRANSCRIPT else "wanted" for r in jobs}
+        taken = _places(tx, [o.url for o in part])
+        fresh = {o.url: _values(o, states[o.job]) for o in part if o.url not in taken}
+        if fresh:
+            rows = [fresh[url] | {"url": url} for url in sorted(fresh)]
+            tx.execute(upsert(tx, Output).on_conflict_do_nothing(), rows)
+            taken |= _places(tx, list(fresh))
+        refused += [o for o in part if not _settle(tx, o, taken[o.url], states[o.job], missing=missing)]
+    return refused
+
+
+def _settle(tx: Connection, output: WantedOutput, place: Any, state: str, *, missing: bool) -> bool:
+    """Make the row that has this place ours, if it may be."""
+    ours = place.job_id == output.job
+    if not ours and _recording_url(tx, place.job_id) != _recording_url(tx, output.job):
+        return False
+    row = update(Output).where(Output.url == output.url)
+    if not ours or (missing and place.state == "written") or place.state == "failed":
+        tx.execute(row.values(written_at=None, error=None, fence=Output.fence + 1, **_values(output, state)))
+    elif place.state in {"wanted", "due"} and place.assigned != output.assigned:
+        tx.execute(row.values(assigned=output.assigned))
     return True
+
+
+def _values(output: WantedOutput, state: str) -> dict[str, Any]:
+    return {"job_id": output.job, "format": output.format, "state": state, "assigned": output.assigned}
+
+
+def _places(tx: Connection, urls: Sequence[str]) -> dict[str, Any]:
+    columns = select(Output.url, Output.job_id, Output.state, Output.assigned)
+    return {r.url: r for r in tx.execute(columns.where(Output.url.in_(urls)))}
 
 
 def _recording_url(tx: Connection, job: int) -> str:
@@ -46,36 +83,45 @@ def _recording_url(tx: Connection, job: int) -> str:
     return tx.execute(found).scalar_one()
 
 
+def of_lease(tx: Connection, lease: Lease) -> WantedOutput:
+    """The leased file."""
+    row = tx.execute(select(Output.job_id, Output.format, Output.url).where(Output.id == lease.id)).one()
+    return WantedOutput(row.job_id, row.format, row.url)
+
+
 def due(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:
     """Files of those jobs that can be written and have not been."""
-    found = []
-    for first in range(0, len(jobs), 500):
-        rows = tx.execute(
-            select(Output.job_id, Output.format, Output.url)
-            .join(Job, Job.id == Output.job_id)
-            .where(Output.job_id.in_(jobs[first : first + 500]), Output.written_at.is_(None), Job.state.in_(WITH_FILES))
-            .order_by(Output.id)
-        )
-        found += [WantedOutput(r.job_id, r.format, r.url) for r in rows]
-    return found
+    return [o for o in _of(tx, jobs, "due") if not o.written]
 
 
 def written(tx: Connection, output: WantedOutput, size: int, sha256: str) -> None:
     tx.execute(
         update(Output)
         .where(Output.url == output.url, Output.job_id == output.job)
-        .values(size_bytes=size, sha256=sha256, written_at=now_plus())
+        .values(state="written", size_bytes=size, sha256=sha256, written_at=now_plus(), error=None, worker=None)
     )
+
+
+def put_off(tx: Connection, lease: Lease, why: str) -> None:
+    """The leased file could not be written now; it is tried again, however often that takes."""
+    leases.release(tx, lease, wait_s=TRY_AGAIN_S, error=why)
+
+
+def failed(tx: Connection, lease: Lease, why: str) -> None:
+    """The leased file cannot be written there at all. The transcript stands; asking for the file again tries again."""
+    leases.end(tx, lease, "failed", error=why)
 
 
 def of_jobs(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:
     """All files of those jobs."""
+    return _of(tx, jobs)
+
+
+def _of(tx: Connection, jobs: Sequence[int], state: str | None = None) -> list[WantedOutput]:
     found = []
-    for first in range(0, len(jobs), 500):
-        rows = tx.execute(
-            select(Output.job_id, Output.format, Output.url, Output.written_at)
-            .where(Output.job_id.in_(jobs[first : first + 500]))
-            .order_by(Output.id)
-        )
-        found += [WantedOutput(r.job_id, r.format, r.url, r.written_at is not None) for r in rows]
+    for first in range(0, len(jobs), AT_ONCE):
+        rows = select(Output.job_id, Output.format, Output.url, Output.state).order_by(Output.id)
+        rows = rows.where(Output.job_id.in_(jobs[first : first + AT_ONCE]))
+        mine = tx.execute(rows.where(Output.state == state) if state else rows)
+        found += [WantedOutput(r.job_id, r.format, r.url, r.state == "written") for r in mine]
     return found

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, exists, func, or_, select, update
 
 from chunking.errors import SpotscribeError, TransientError
 from chunking.timeline import Plan, Shard, Span
-from storage import jobs, leases
+from storage import leases
 from storage.database import upsert
-from storage.jobs import TRY_AGAIN_S, Verdict
+from storage.jobs import TRY_AGAIN_S, JobOptions, Verdict
 from storage.leases import Lease
 from storage.records import from_record, to_record
 from storage.tables import Job, ShardRow
@@ -21,7 +21,8 @@ def store_plan(
 ) -> None:
     """Shards become claimable, the prepare lease ends. `verdict`: what is already known against the recording."""
     leases.hold(tx, lease)
-    job = tx.execute(select(Job.priority, Job.assigned).where(Job.id == lease.id)).one()
+    job = tx.execute(select(Job.priority, Job.assigned, Job.options).where(Job.id == lease.id)).one()
+    engine = JobOptions(**job.options).engine
     for shard, key in zip(plan.shards, object_keys, strict=True):
         tx.execute(
             upsert(tx, ShardRow).values(
@@ -34,6 +35,7 @@ def store_plan(
                 object_key=key,
                 plan=to_record(shard),
                 state="queued",
+                engine=engine,
                 priority=job.priority,
                 assigned=job.assigned,
             )
@@ -66,22 +68,23 @@ def object_keys(tx: Connection, job: int) -> list[str]:
 def shards_done(tx: Connection, job: int) -> bool:
     """After a shard has ended: hand the job on to finish if it was the last one."""
     tx.execute(select(Job.id).where(Job.id == job).with_for_update())  # two last shards must see each other
-    left = exists().where(ShardRow.job_id == job, ShardRow.state != "done")
+    left = exists().where(ShardRow.job_id == job, ShardRow.state.not_in(("done", "failed")))
     on = update(Job).where(Job.id == job, Job.state == "transcribing", ~left).values(state="transcribed")
     return tx.execute(on.returning(Job.id)).first() is not None
 
 
-def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> None:
-    """A shard that cannot be read: later, if it may help, else its job fails."""
+def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> bool:
+    """A shard that cannot be decoded: later, if it may help, else without it. True: that was the job's last shard.
+
+    What the job's other shards hold is kept: the transcript says of this one's speech that it was not decoded.
+    """
     if isinstance(error, TransientError):
         leases.release(tx, lease, wait_s=TRY_AGAIN_S)
-        return
+        return False
     leases.end(tx, lease, "failed")
     job = tx.execute(select(ShardRow.job_id).where(ShardRow.id == lease.id)).scalar_one()
-    failing = update(Job).where(Job.id == job, Job.state == "transcribing")
-    failing = failing.values(state="failed", code=error.code.value, error=str(error))
-    if tx.execute(failing.returning(Job.id)).first():
-        jobs.ended_now(tx, job)
+    tx.execute(update(Job).where(Job.id == job).values(code=error.code.value, error=str(error)))
+    return shards_done(tx, job)
 
 
 def queued_audio_s(tx: Connection, worker: str) -> float:

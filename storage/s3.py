@@ -1,4 +1,4 @@
-"""An object store in an S3 bucket: AWS, SeaweedFS, MinIO, R2, by their endpoint.
+"""S3 by boto3: an object store in a bucket, recordings read from one, listings. AWS, SeaweedFS, MinIO, R2.
 
 The only importer of boto3, the client that AWS itself keeps. Its errors become ours here: what a retry cannot help is
 permanent, the rest transient. Credentials come from boto3's usual places and are never logged.
@@ -6,19 +6,32 @@ permanent, the rest transient. Credentials come from boto3's usual places and ar
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+)
+from botocore.exceptions import ConnectionError as S3ConnectionError
+from urllib3.exceptions import HTTPError
 
 from chunking.errors import Code, Rejected, TransientError, UsageError
+from storage.jobs import Source
+from storage.sources import Fetched, bucket_and_key, s3_url
 
 IN_MEMORY = 4 << 20
 """An object of up to so many bytes is not written to a temporary file while it is read."""
@@ -35,6 +48,7 @@ class S3Options:
     read_s: float = 60.0
     attempts: int = 4
     """Of boto3 itself, with its back-off; only then an error reaches us."""
+    connections: int = 16
 
 
 def s3_client(options: S3Options) -> Any:
@@ -43,6 +57,7 @@ def s3_client(options: S3Options) -> Any:
         connect_timeout=options.connect_s,
         read_timeout=options.read_s,
         retries={"mode": "standard", "total_max_attempts": options.attempts},
+        max_pool_connections=options.connections,
         s3={"addressing_style": "path" if options.endpoint else "auto"},
     )
     return boto3.Session().client("s3", endpoint_url=options.endpoint, region_name=options.region, config=config)
@@ -52,11 +67,9 @@ class S3Store:
     """A bucket, or what lies below a prefix in one: `s3://bucket/prefix`."""
 
     def __init__(self, url: str, client: Any) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "s3" or not parts.netloc:
-            raise UsageError(f"{url} is no S3 address; it looks like s3://bucket/prefix")
-        self._client, self._bucket = client, parts.netloc
-        self._prefix = parts.path.strip("/") + "/" if parts.path.strip("/") else ""
+        self._client = client
+        self._bucket, prefix = bucket_and_key(url)
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
     def put_file(self, key: str, source: Path) -> None:
         with translated(key):
@@ -88,6 +101,90 @@ class S3Store:
                     yield item["Key"].removeprefix(self._prefix)
 
 
+class S3Reader:
+    """Recordings in S3. A body that is cut is gone on with where it ended, as long as the object is the same."""
+
+    TRIES = 5
+    PAUSE_S = 0.5
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def fetch(self, url: str, version: str, folder: Path) -> Fetched:
+        bucket, key = bucket_and_key(url)
+        etag, _, size = version.rpartition("-")
+        digest, at = hashlib.sha256(), 0
+        path = folder / "source"
+        with path.open("wb") as out:
+            for attempt in range(self.TRIES):
+                if attempt:
+                    time.sleep(self.PAUSE_S * 2 ** (attempt - 1))
+                try:
+                    for block in self._body(bucket, key, etag, at):
+                        out.write(block)
+                        digest.update(block)
+                        at += len(block)
+                except _CUT:
+                    continue
+                if at == int(size):
+                    return Fetched(path, digest.hexdigest())
+        raise TransientError(f"{url} was cut again and again while it was read: {at} of {size} bytes")
+
+    def _body(self, bucket: str, key: str, etag: str, at: int) -> Iterator[bytes]:
+        part = {"Range": f"bytes={at}-"} if at else {}
+        with translated(key):
+            got = self._client.get_object(Bucket=bucket, Key=key, IfMatch=f'"{etag}"', **part)
+        yield from got["Body"].iter_chunks(1 << 20)
+
+
+class S3Writer:
+    """Finished files in S3."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def write(self, url: str, content: bytes, content_type: str) -> None:
+        bucket, key = bucket_and_key(url)
+        with translated(key):
+            self._client.put_object(Bucket=bucket, Key=key, Body=content, ContentType=content_type)
+
+
+_CUT = (
+    IncompleteReadError, ResponseStreamingError, S3ConnectionError, HTTPClientError, HTTPError, ConnectionError,
+    TimeoutError,
+)  # fmt: skip
+"""How a body ends before its end, by whoever notices first."""
+
+
+class S3Bucket:
+    """What lies in a bucket, as recordings."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def head(self, url: str) -> Source:
+        """The recording at this address. Raises Rejected (gone, denied), UsageError, TransientError."""
+        bucket, key = bucket_and_key(url)
+        with translated(key):
+            found = self._client.head_object(Bucket=bucket, Key=key)
+        size = found["ContentLength"]
+        return Source(s3_url(bucket, key), _version(found["ETag"], size), size)
+
+    def listing(self, url: str) -> Iterator[Source]:
+        """Every object below a prefix, in order, but what stands for a folder (its key ends in `/`, it is empty)."""
+        bucket, prefix = bucket_and_key(url)
+        with translated(prefix):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+                for item in page.get("Contents", ()):
+                    if not (item["Key"].endswith("/") and not item["Size"]):
+                        yield Source(s3_url(bucket, item["Key"]), _version(item["ETag"], item["Size"]), item["Size"])
+
+
+def _version(etag: str, size: int) -> str:
+    """ETag and size: a head and a listing say the same, versioned bucket or not."""
+    return f"{etag.strip(chr(34))}-{size}"
+
+
 @contextmanager
 def translated(key: str) -> Iterator[None]:
     """boto3's errors as ours."""
@@ -95,7 +192,9 @@ def translated(key: str) -> Iterator[None]:
         yield
     except ClientError as e:
         raise _of_answer(e, key) from e
-    except (BotoCoreError, HTTPClientError, OSError) as e:
+    except (NoCredentialsError, PartialCredentialsError) as e:
+        raise UsageError("no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role") from e
+    except (BotoCoreError, HTTPClientError, HTTPError, OSError) as e:
         raise TransientError(f"the object store does not answer: {type(e).__name__}") from e
 
 
@@ -106,6 +205,8 @@ def _of_answer(error: ClientError, key: str) -> Exception:
         return Rejected(f"the object {key} is gone", code=Code.GONE)
     if name == "NoSuchBucket":
         return UsageError("there is no such bucket")
+    if status == 412:
+        return Rejected("the object was overwritten since it was submitted; submit it again", code=Code.GONE)
     if status == 403 or name in {"AccessDenied", "InvalidObjectState", "KMS.DisabledException"}:
         return Rejected(f"the object {key} may not be read: {name}", code=Code.DENIED)
     return TransientError(f"the object store answers {name or status}")

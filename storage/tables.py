@@ -36,6 +36,7 @@ NAMING = {
 }
 
 LEADER = text("leader = 1")
+SUSPECT = text("crashes >= 2")
 Id = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -65,6 +66,11 @@ class Leased:
     lease_until: Mapped[datetime | None]
     next_run_at: Mapped[datetime | None]
     crashes: Mapped[int] = mapped_column(server_default="0")
+    """Workers that died with it in hand since it last got on."""
+    solo: Mapped[int] = mapped_column(server_default="0")
+    """1: the lease is held by a process that has nothing else in hand."""
+    solo_crashes: Mapped[int] = mapped_column(server_default="0")
+    """Those of the deaths that nothing else can have caused."""
 
 
 class Recording(Base):
@@ -75,6 +81,8 @@ class Recording(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     url: Mapped[str] = mapped_column(index=True)
     identity: Mapped[str] = mapped_column(unique=True)
+    version: Mapped[str] = mapped_column(server_default="")
+    """What changes when the bytes do: ETag and size, or size and change time."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str | None] = mapped_column(index=True)
     container: Mapped[str | None]
@@ -94,7 +102,8 @@ class Job(Leased, Base):
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("recording_id", "options_digest"),
-        Index("ix_jobs_claim", "state", "priority", "id"),
+        Index("ix_jobs_claim", "state", text("priority DESC"), "id"),
+        Index("ix_jobs_suspect", "state", sqlite_where=SUSPECT, postgresql_where=SUSPECT),
         Index("uq_jobs_leader", "content_key", unique=True, sqlite_where=LEADER, postgresql_where=LEADER),
     )
 
@@ -118,6 +127,8 @@ class Job(Leased, Base):
     lost: Mapped[list[Any] | None]
     """[start_s, end_s] of each stretch that the file could not give."""
     transcript_id: Mapped[int | None] = mapped_column(ForeignKey("transcripts.id"))
+    meta: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    """The user's own keys and values."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
     finished_at: Mapped[datetime | None]
 
@@ -126,10 +137,16 @@ class ShardRow(Leased, Base):
     """About ten minutes of prepared audio and how it is cut into chunks."""
 
     __tablename__ = "shards"
-    __table_args__ = (UniqueConstraint("job_id", "position"), Index("ix_shards_claim", "state", "priority", "id"))
+    __table_args__ = (
+        UniqueConstraint("job_id", "position"),
+        Index("ix_shards_claim", "state", "engine", text("priority DESC"), "id"),
+        Index("ix_shards_suspect", "state", sqlite_where=SUSPECT, postgresql_where=SUSPECT),
+    )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"))
+    engine: Mapped[str] = mapped_column(server_default="")
+    """Which model, in which precision, may decode it: `JobOptions.engine`."""
     position: Mapped[int]
     channel: Mapped[int]
     start_s: Mapped[float]
@@ -213,16 +230,62 @@ class CoverageRow(Base):
     reason: Mapped[str]
 
 
-class Output(Base):
-    """A file that somebody wants of a job's transcript, and whether it has been written."""
+class Output(Leased, Base):
+    """A file that somebody wants of a job's transcript: `wanted` until the job ends, then `due`, then `written`."""
 
     __tablename__ = "outputs"
-    __table_args__ = (UniqueConstraint("url"),)
+    __table_args__ = (
+        UniqueConstraint("url"),
+        Index("ix_outputs_claim", "state", text("priority DESC"), "id"),
+    )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
+    state: Mapped[str] = mapped_column(server_default="wanted")
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
     format: Mapped[str]
     url: Mapped[str]
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     sha256: Mapped[str | None]
+    error: Mapped[str | None]
+    """Why it could not be written, the last time it was tried."""
     written_at: Mapped[datetime | None]
+
+
+class Label(Base):
+    """A user's name for a group of jobs. A job may have several."""
+
+    __tablename__ = "labels"
+
+    label: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, index=True)
+
+
+class WorkerRow(Base):
+    """A process of the fleet, from its start to its leaving."""
+
+    __tablename__ = "workers"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    version: Mapped[str]
+    roles: Mapped[str]
+    """`cpu`, `gpu` or both, separated by space."""
+    engine: Mapped[str]
+    """Which jobs it can decode: `JobOptions.engine`. Empty without the role `gpu`."""
+    started_at: Mapped[datetime] = mapped_column(default=now_plus())
+    seen_at: Mapped[datetime] = mapped_column(default=now_plus())
+    left_at: Mapped[datetime | None]
+    """It said goodbye."""
+    lost_at: Mapped[datetime | None] = mapped_column(index=True)
+    """Its leases ran out while it held them."""
+
+
+class EngineLimit(Base):
+    """The largest batch that a device was found to have memory for."""
+
+    __tablename__ = "engine_limits"
+
+    engine: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    batch_size: Mapped[int]
+    found_at: Mapped[datetime] = mapped_column(default=now_plus())

@@ -6,44 +6,44 @@ transcribes, and the main thread waits for the jobs of this run to end, whoever 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from chunking.audio import DecoderPool
-from chunking.errors import Code, LeaseLost
 from chunking.timeline import Coverage
+from pipeline.company import Company
 from pipeline.engine import Engine
-from pipeline.finish import Finisher
+from pipeline.finish import Finisher, sweep
 from pipeline.ingestion import Found, target_paths
+from pipeline.inhand import ClaimOptions
 from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
-from storage import checkpoints, jobs, leases, outputs, plans
+from storage import checkpoints, jobs, leases, outputs, plans, submission
 from storage.database import Database
-from storage.jobs import JobOptions, JobView, Verdict
-from storage.leases import Lease, Step
+from storage.jobs import JobOptions, JobView
+from storage.leases import Step
 from storage.objects import LocalStore, path_of
 from storage.outputs import WantedOutput
+from storage.quarantine import quarantine
 from workers.presence import Presence
+from workers.steps import Steps
 
 CPU_THREADS = 2
 """One waits for the decoder child while the other runs the VAD."""
 PREPARED_AHEAD_S = 1800.0
 """Prepared audio that may wait for the model: plenty for full batches, 60 MB of work folder."""
 TICK_S = 0.1
-POLL_S = 1.0
-"""How often a thread looks for work that no nudge told of."""
+SLOW_TICK_S = 1.0
 TAKE_OVER_S = 5.0
 """How often a run looks for workers that died."""
-LEAVE_S = 1.8
-"""Ctrl-C has to end within two seconds."""
+GRACE_S, LEAVE_S = 1.5, 1.8
+"""For the model, and for all: Ctrl-C has to end within two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,6 @@ class LocalRun:
         self._tally = Tally()
         self._finisher = Finisher(self._db, self._store, self._tally)
         self._decoder = DecoderPool()
-        self._stop, self._done, self._cpu_nudge = threading.Event(), threading.Event(), threading.Event()
         self._jobs: dict[int, Found] = {}
         self._wanted: set[str] = set()
         """URLs of the files that this run is to write; those of earlier runs are none of its business."""
@@ -130,7 +129,6 @@ class LocalRun:
         self._left: list[int] = []
         self._worked: frozenset[int] = frozenset()
         self._bytes = 0
-        self._broken: BaseException | None = None
         self._began = self._last_end = 0.0
 
     def submit(self, found: Sequence[Found]) -> tuple[FileEnd, ...]:
@@ -138,7 +136,7 @@ class LocalRun:
         for first in range(0, len(found), 200):
             with self._db.transaction() as tx:
                 for recording in found[first : first + 200]:
-                    job = jobs.submit(tx, recording.source(), self._options.job, force=self._options.force)
+                    job = submission.submit(tx, recording.source(), self._options.job, force=self._options.force)
                     self._jobs[job] = recording
                     self._want(tx, job, recording)
         self._left = list(self._jobs)
@@ -167,26 +165,24 @@ class LocalRun:
         preparer = Preparer(
             self._db, self._store, self._decoder, self._presence.scratch, tally=self._tally, options=options
         )
+        company, claims = Company(), ClaimOptions(name, self._options.job.engine)
         transcriber = Transcriber(
-            self._db, self._store, engine, worker=name, batch_size=self._options.batch_size,
-            tally=self._tally, transcribed=self._cpu_nudge.set,
+            self._db, self._store, engine, claims, batch_size=self._options.batch_size, tally=self._tally,
+            company=company,
         )  # fmt: skip
-        threads = [self._thread("transcribe", lambda: transcriber.run(self._stop, self._done.is_set))]
-        threads += [self._thread("cpu", lambda: self._cpu(preparer, transcriber)) for _ in range(CPU_THREADS)]
+        steps = Steps(
+            self._db, claims, company,
+            cpu=((Step.FINISH, self._finisher.finish), (Step.PREPARE, preparer.prepare)), cpu_threads=CPU_THREADS,
+            transcriber=transcriber, room_ahead=self._room_ahead, debug=self._options.debug,
+        )  # fmt: skip
         self._began = time.perf_counter()
         try:
-            for thread in threads:
-                thread.start()
-            self._wait(progress)
+            steps.start()
+            self._wait(steps, progress)
         finally:
-            self._done.set()
-            self._stop.set()
-            transcriber.nudge.set()
-            self._cpu_nudge.set()
+            steps.halt(GRACE_S)
             self._decoder.close()
-            deadline = time.monotonic() + LEAVE_S
-            for thread in threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
+            steps.join(LEAVE_S)
 
     def summary(self) -> Summary:
         with self._db.reading() as tx:
@@ -209,20 +205,16 @@ class LocalRun:
     def close(self) -> None:
         """End what was started. Audio in work of jobs that have ended, left behind by a kill, goes."""
         self._decoder.close()
-        left = {int(key.split("/")[1]): key for key in self._store.keys("shards/")}
-        with self._db.reading() as tx:
-            ended = jobs.ended(tx, list(left))
-        for key in list(self._store.keys("shards/")):
-            if int(key.split("/")[1]) in ended:
-                self._store.delete(key)
+        sweep(self._db, self._store)
         self._db.close()
 
     def _want(self, tx: Connection, job: int, recording: Found) -> None:
         """Note the files that the user wants, each at the first path that is not another recording's."""
         for fmt in self._options.formats:
-            for path in target_paths(recording, f".{fmt}"):
+            for path in target_paths(recording.path, recording.target, f".{fmt}"):
                 url = (self._options.out / path).absolute().as_uri()
-                if outputs.want(tx, WantedOutput(job, fmt, url), missing=not path_of(url).exists()):
+                wanted = WantedOutput(job, fmt, url, assigned=self._presence.name)
+                if outputs.want(tx, wanted, missing=not path_of(url).exists()):
                     self._wanted.add(url)
                     break
 
@@ -233,60 +225,25 @@ class LocalRun:
             dead = self._presence.dead({*leases.holders(tx), *(w for w in assigned.values() if w)})
             for name in dead:
                 leases.release_worker(tx, name)
+            leases.reclaim(tx)
+            quarantine(tx)
             jobs.assign(tx, [j for j, w in assigned.items() if w is None or w in dead], self._presence.name)
-
-    def _cpu(self, preparer: Preparer, transcriber: Transcriber) -> None:
-        """One CPU thread: finish what can be finished, else prepare ahead, else wait for a nudge."""
-        while not self._stop.is_set():
-            self._cpu_nudge.clear()
-            if self._claimed(Step.FINISH, self._finisher.finish):
-                continue
-            if self._room_ahead() and self._claimed(Step.PREPARE, preparer.prepare):
-                transcriber.nudge.set()
-            else:
-                self._cpu_nudge.wait(POLL_S / 2)
-
-    def _claimed(self, step: Step, do: Callable[[Lease], None]) -> bool:
-        with self._db.transaction() as tx:
-            claimed = leases.claim(tx, step, self._presence.name)
-        for lease in claimed:
-            self._guarded(do, lease)
-        return bool(claimed)
-
-    def _guarded(self, do: Callable[[Lease], None], lease: Lease) -> None:
-        """A step that goes wrong in a way nobody thought of fails its own job and no other."""
-        try:
-            do(lease)
-        except Exception as e:
-            if self._options.debug:
-                raise
-            with suppress(LeaseLost), self._db.transaction() as tx:
-                jobs.end_job(tx, lease, "failed", Verdict(Code.INTERNAL, f"{type(e).__name__}: {e}"))
 
     def _room_ahead(self) -> bool:
         with self._db.reading() as tx:
             return plans.queued_audio_s(tx, self._presence.name) < PREPARED_AHEAD_S
 
-    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                run()
-            except BaseException as e:  # the main thread raises it and ends the run
-                self._broken = self._broken or e
-
-        return threading.Thread(target=guarded, name=name, daemon=True)
-
-    def _wait(self, progress: Callable[[Progress], None]) -> None:
+    def _wait(self, steps: Steps, progress: Callable[[Progress], None]) -> None:
         looked = time.monotonic()
         while self._left:
-            if self._broken is not None:
-                raise self._broken
+            if steps.broken is not None:
+                raise steps.broken
             if time.monotonic() - looked > TAKE_OVER_S:
                 looked = time.monotonic()
                 self._take_over()
             progress(self._progress(self._look_for_ends()))
             if self._left:
-                time.sleep(TICK_S if len(self._left) < 1000 else POLL_S)
+                time.sleep(TICK_S if len(self._left) < 1000 else SLOW_TICK_S)
 
     def _look_for_ends(self) -> tuple[FileEnd, ...]:
         """Jobs of this run that have ended since the last look; their files are written now."""

@@ -14,12 +14,12 @@ from typing import IO, Self
 class Presence:
     """This process's name and the proof that it lives. The name marks leases; scratch files lie under it."""
 
-    PREFIX = "local-"
-
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, prefix: str = "local-") -> None:
+        """`prefix`: how the names of all processes of this kind on this machine begin."""
+        self._prefix = prefix
         self._folder = home / "run"
         self._scratch = home / "scratch"
-        self.name = f"{self.PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.name = f"{prefix}{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.scratch = self._scratch / self.name
         self._lock: IO[str] | None = None
 
@@ -38,7 +38,7 @@ class Presence:
 
     def dead(self, names: Iterable[str]) -> set[str]:
         """Those of the workers that were on this machine and are not any more. What they left in scratch goes."""
-        found = {n for n in names if n.startswith(self.PREFIX) and n != self.name and not self._alive(n)}
+        found = {n for n in names if n.startswith(self._prefix) and n != self.name and not self._alive(n)}
         if self._scratch.is_dir():
             for left in self._scratch.iterdir():
                 if left.name != self.name and not self._alive(left.name):

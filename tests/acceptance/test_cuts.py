@@ -16,10 +16,11 @@ from chunking.speech import FRAME_S
 from chunking.timeline import Plan, Span
 from pipeline.engine import EngineOptions, WhisperEngine
 from pipeline.finish import Finisher
+from pipeline.inhand import ClaimOptions
 from pipeline.models import find_model
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
-from storage import checkpoints, jobs, leases, plans
+from storage import checkpoints, jobs, leases, plans, submission
 from storage.database import Database
 from storage.jobs import JobOptions, Source
 from storage.leases import Step
@@ -40,14 +41,14 @@ def transcribed(
     """The text that this plan leads to, through the real steps."""
     store, tally = LocalStore(folder / "work"), Tally()
     with database.transaction() as tx:
-        job = jobs.submit(tx, Source(f"file:///{name}", "1", 1), JobOptions(language="en"))
+        job = submission.submit(tx, Source(f"file:///{name}", "1", 1), JobOptions(language="en"))
         (lease,) = leases.claim(tx, Step.PREPARE, "w")
         for shard in cut.shards:
             file = folder / "shard.flac"
             write_flac(file, [samples[round(shard.span.start * 16000) : round(shard.span.end * 16000)]])
             store.put_file(f"{name}/{shard.index}", file)
         plans.store_plan(tx, lease, cut, [f"{name}/{s.index}" for s in cut.shards])
-    transcriber = Transcriber(database, store, engine, worker="w", batch_size=8, tally=tally)
+    transcriber = Transcriber(database, store, engine, ClaimOptions("w"), batch_size=8, tally=tally)
     transcriber.run(threading.Event(), lambda: True)
     with database.transaction() as tx:
         (lease,) = leases.claim(tx, Step.FINISH, "w")

@@ -7,7 +7,7 @@ from sqlalchemy import inspect, text
 
 from chunking.errors import Code, Rejected, UsageError
 from chunking.timeline import Coverage, CoverageSpan, Plan, Segment, Span, Transcript, Word
-from storage import checkpoints, jobs, leases, outputs, plans
+from storage import checkpoints, jobs, leases, outputs, plans, submission
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobOptions, JobView, Source, Verdict
@@ -26,7 +26,7 @@ TRANSCRIPT = Transcript(
 
 def submit(database: Database, name: str, version: str = "1", **options: object) -> int:
     with database.transaction() as tx:
-        return jobs.submit(tx, Source(f"file:///{name}", version, 10), JobOptions(**options))  # type: ignore[arg-type]
+        return submission.submit(tx, Source(f"file:///{name}", version, 10), JobOptions(**options))  # type: ignore[arg-type]
 
 
 def claim(database: Database) -> Lease:
@@ -101,8 +101,10 @@ def test_who_waits_ends_with_a_shard_that_cannot_be_read(database: Database) -> 
     content(database, second)
     with database.transaction() as tx:
         plans.store_plan(tx, first, PLAN, ["x", "y"])
-        (shard,) = leases.claim(tx, Step.TRANSCRIBE, "w")
-        plans.fail_shard(tx, shard, Rejected("gone", code=Code.GONE))
+        for last, shard in zip((False, True), leases.claim(tx, Step.TRANSCRIBE, "w", limit=2), strict=True):
+            assert plans.fail_shard(tx, shard, Rejected("gone", code=Code.GONE)) is last
+        (finishing,) = leases.claim(tx, Step.FINISH, "w")
+        jobs.end_job(tx, finishing, "failed", Verdict(Code.GONE))
     assert [(view(database, j).state, view(database, j).code) for j in (a, b)] == [("failed", "gone")] * 2
 
 
@@ -137,7 +139,7 @@ def test_force_starts_again_and_leads(database: Database) -> None:
     content(database, lease)
     finish(database, lease)
     with database.transaction() as tx:
-        assert jobs.submit(tx, Source("file:///a.wav", "1", 10), JobOptions(), force=True) == a
+        assert submission.submit(tx, Source("file:///a.wav", "1", 10), JobOptions(), force=True) == a
     assert view(database, a).state == "queued"
     assert content(database, claim(database)) == "lead"
 
@@ -205,8 +207,11 @@ def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
     assert database.revision() == HEAD
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        differences = compare_metadata(context, Base.metadata)
         assert "jobs" in inspect(connection).get_table_names()
+    if database.is_sqlite:  # Alembic cannot read back an index that is descending there
+        differences = [d for d in differences if not (d[0].endswith("_index") and d[1].name.endswith("_claim"))]
+    assert differences == []
     database.upgrade()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, text, update
 
 from chunking.errors import Code, LeaseLost
 from chunking.timeline import Chunk, ChunkResult, Plan, Segment, Shard, Span
-from storage import checkpoints, jobs, leases, plans
+from storage import checkpoints, jobs, leases, plans, submission
 from storage.database import Database
 from storage.jobs import JobOptions, Source, Verdict
 from storage.leases import Step
@@ -38,7 +39,7 @@ def result(index: int, text_: str = "x") -> ChunkResult:
 
 def submitted(database: Database, count: int = 1) -> list[int]:
     with database.transaction() as tx:
-        return [jobs.submit(tx, Source(f"file:///{i}.wav", "1", 10), JobOptions()) for i in range(count)]
+        return [submission.submit(tx, Source(f"file:///{i}.wav", "1", 10), JobOptions()) for i in range(count)]
 
 
 def prepared(database: Database) -> int:
@@ -54,6 +55,7 @@ def expire(database: Database, table: type = Job) -> None:
         tx.execute(
             update(table).where(table.lease_until.is_not(None)).values(lease_until=text("'2001-01-01 00:00:00'"))
         )  # type: ignore[attr-defined]
+        leases.reclaim(tx)
 
 
 def test_a_row_is_claimed_once(database: Database) -> None:
@@ -100,7 +102,8 @@ def test_renewing_keeps_and_releasing_gives_back(database: Database) -> None:
     submitted(database)
     with database.transaction() as tx:
         (lease,) = leases.claim(tx, Step.PREPARE, "a", seconds=0.0)
-        leases.renew(tx, [lease], seconds=60.0)
+        leases.renew(tx, [replace(lease, seconds=60.0)])
+        assert leases.reclaim(tx) == {}
     with database.transaction() as tx:
         assert leases.claim(tx, Step.PREPARE, "b") == []
         assert leases.release(tx, lease)

@@ -69,13 +69,13 @@ def test_a_folder_of_other_files_says_so(tmp_path: Path) -> None:
 def test_targets_of_like_named_recordings_differ(tmp_path: Path) -> None:
     make(tmp_path, "x/a.wav", "y/a.mp3", "y/a.wav")
     a, b, c = find_recordings([str(tmp_path / "x/a.wav"), str(tmp_path / "y/a.mp3"), str(tmp_path / "y/a.wav")]).found
-    assert next(str(p) for p in target_paths(a, ".txt")) == "a.txt"
-    assert [str(p) for p in target_paths(b, ".txt")][1] == "a.mp3.txt"
-    assert len({list(target_paths(f, ".txt"))[2] for f in (a, b, c)}) == 3
+    assert next(str(p) for p in target_paths(a.path, a.target, ".txt")) == "a.txt"
+    assert [str(p) for p in target_paths(b.path, b.target, ".txt")][1] == "a.mp3.txt"
+    assert len({list(target_paths(f.path, f.target, ".txt"))[2] for f in (a, b, c)}) == 3
 
 
 def test_names_that_the_file_system_bears_but_not_with_more_letters(tmp_path: Path) -> None:
     make(tmp_path, f"{'n' * 250}.wav")
     (found,) = find_recordings([str(tmp_path)]).found
-    assert all(len(os.fsencode(p.name)) < 255 for p in target_paths(found, ".json"))
-    assert list(target_paths(found, ".json"))
+    assert all(len(os.fsencode(p.name)) < 255 for p in target_paths(found.path, found.target, ".json"))
+    assert list(target_paths(found.path, found.target, ".json"))

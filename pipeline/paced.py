@@ -1,0 +1,57 @@
+"""A stand-in for the model that takes its time: for trying out a fleet, and what may be killed, without a GPU.
+
+Its text is made up from the sound, so equal sound gives equal text, whoever decodes it, alone or in a batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline.engine import Answer, Ask, Floats, Piece, Samples
+
+CHUNK_S = 0.020
+"""Seconds that a chunk takes: large-v3-turbo on a good GPU at batch 64."""
+WORDS = (
+    "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "larch",
+    "marsh", "north", "ocean", "pebble", "quarry", "ridge", "spruce", "tundra", "upland", "valley", "willow",
+)  # fmt: skip
+WORDS_PER_SECOND = 2.0
+FRAMES = 64
+"""Of a window: enough of its sound to tell windows apart."""
+
+
+class PacedEngine:
+    """Holds to the engine's protocol, without a model."""
+
+    parallel = 1
+    multilingual = False
+    device = "paced"
+
+    def __init__(self, chunk_s: float = CHUNK_S) -> None:
+        self._chunk_s = chunk_s
+
+    def fits(self, window: float, size: int) -> int:
+        return size
+
+    def features(self, samples: Samples, window: float) -> Floats:
+        """A digest of the sound in place of its log-mel."""
+        digest = hashlib.sha256(samples.tobytes()).digest()
+        return np.frombuffer(digest * (FRAMES // len(digest)), np.uint8).astype(np.float32)[None, :]
+
+    def decode(self, asks: Sequence[Ask]) -> list[Answer]:
+        time.sleep(self._chunk_s * len(asks))
+        return [self._answer(a) for a in asks]
+
+    def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
+        return [{"en": 1.0} for _ in features]
+
+    def _answer(self, ask: Ask) -> Answer:
+        chance = np.random.default_rng(ask.features.astype(np.uint8).ravel())
+        count = max(1, round(ask.duration * WORDS_PER_SECOND))
+        order = np.concatenate([chance.permutation(len(WORDS)) for _ in range(1 + count // len(WORDS))])
+        text = " ".join(WORDS[i] for i in order[:count]).capitalize() + "."
+        return Answer((Piece(0.0, ask.duration, text),), tokens=2 * count, avg_logprob=-0.2, no_speech_prob=0.0)

@@ -1,0 +1,58 @@
+"""Quarantine: work that kills whoever takes it is taken out of the queue, so that the queue flows.
+
+Three deaths without progress are the limit, and the last of them must have been one that nothing else can have caused:
+the worker had nothing else in hand (storage/leases.py). Where workers die of other causes as well, as in a storm of
+preemptions without notice, one such death proves little, and three are asked for.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, func, select, update
+
+from chunking.errors import Code, PermanentError
+from storage import jobs, plans
+from storage.database import now_plus
+from storage.jobs import Verdict
+from storage.leases import SUSPECT_CRASHES, Lease, Step
+from storage.tables import WorkerRow
+
+CRASHES = 3
+SOLO_IN_A_STORM = 3
+STORM_S = 600.0
+"""How far back other workers' deaths count."""
+
+
+def quarantine(tx: Connection) -> int:
+    """End what has killed its worker three times without getting on. The answer is how many rows."""
+    since = now_plus(-STORM_S)
+    deaths = tx.execute(select(func.count()).select_from(WorkerRow).where(WorkerRow.lost_at > since)).scalar_one()
+    count = 0
+    for step in Step:
+        t = step.table.c
+        # `>= SUSPECT_CRASHES` again: it is what the partial index says.
+        bad = select(t.id, t.crashes, t.solo_crashes).where(
+            t.state == step.ready, t.crashes >= SUSPECT_CRASHES, t.crashes >= CRASHES, t.solo_crashes >= 1
+        )
+        for row in tx.execute(bad.with_for_update(skip_locked=True)).all():
+            if deaths <= row.crashes or row.solo_crashes >= SOLO_IN_A_STORM:
+                _end(tx, _taken(tx, step, row.id), row.crashes)
+                count += 1
+    return count
+
+
+def _taken(tx: Connection, step: Step, row: int) -> Lease:
+    t = step.table.c
+    take = update(step.table).where(t.id == row).values(state=step.running, fence=t.fence + 1).returning(t.fence)
+    return Lease(step, row, tx.execute(take).scalar_one())
+
+
+def _end(tx: Connection, lease: Lease, deaths: int) -> None:
+    error = PermanentError(f"{deaths} workers died with it in hand", code=Code.QUARANTINED)
+    if lease.step is Step.TRANSCRIBE:
+        plans.fail_shard(tx, lease, error)
+    elif lease.step is Step.DELIVER:
+        from storage import outputs
+
+        outputs.failed(tx, lease, str(error))
+    else:
+        jobs.end_job(tx, lease, "failed", Verdict(error.code, str(error)))

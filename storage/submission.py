@@ -1,0 +1,193 @@
+"""What users ask for: jobs for recordings, one or a hundred thousand at once; to cancel them; to try them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from storage.database import now_plus, upsert
+from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, Source
+from storage.tables import Checkpoint, Job, Label, Output, Recording, ShardRow
+
+AT_ONCE = 500
+"""Rows of one statement. SQLite takes 32 766 parameters."""
+RETRIED = ("failed", "rejected", "partial", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a submission says besides which recording and how to decode it: none of it changes a word."""
+
+    label: str | None = None
+    priority: int = 0
+    """Higher first. A job that is asked for again keeps the higher one."""
+    metadata: Mapping[str, str] | None = None
+    force: bool = False
+    """Decode again what has been decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job for a recording, and whether it was there already."""
+
+    job: int
+    state: str
+    known: bool
+
+
+def submit(tx: Connection, source: Source, options: JobOptions, *, force: bool = False) -> int:
+    """The job for this recording and these options: a new one, or the one there is. With `force` it starts again."""
+    return submit_all(tx, [source], options, Request(force=force))[0].job
+
+
+def submit_all(tx: Connection, sources: Sequence[Source], options: JobOptions, request: Request) -> list[Submitted]:
+    """A job for each recording, in their order. The same recording and options again is the same job.
+
+    One that failed, or was rejected for reasons of the moment, starts again.
+    """
+    recordings = _recordings(tx, sources)
+    ids = [recordings[s.identity] for s in sources]
+    key = options.digest
+    known = _jobs(tx, ids, key)
+    fresh: list[dict[str, Any]] = [
+        {"recording_id": r, "options_digest": key, "options": asdict(options), "model": options.model,
+         "state": "queued", "priority": request.priority, "metadata": dict(request.metadata or {}) or None}
+        for r in sorted(set(ids) - set(known))
+    ]  # fmt: skip
+    if fresh:
+        tx.execute(upsert(tx, Job.__table__).on_conflict_do_nothing(), fresh)
+    found = known | _jobs(tx, [row["recording_id"] for row in fresh], key)
+    again = {j.id for j in known.values() if request.force or _passing(j)}
+    _start_again(tx, again, force=request.force)
+    _note(tx, {j.id for j in known.values()}, request)
+    if request.label:
+        labels = [{"label": request.label, "job_id": j} for j in sorted({j.id for j in found.values()})]
+        tx.execute(upsert(tx, Label).on_conflict_do_nothing(), labels)
+    states = {j.id: "queued" if j.id in again else j.state for j in found.values()}
+    return [Submitted(found[r].id, states[found[r].id], r in known) for r in ids]
+
+
+def labelled(tx: Connection, label: str, states: Sequence[str] = ()) -> list[int]:
+    """The jobs that have this label, oldest first; with `states` only those that are in one of them."""
+    found = select(Label.job_id).join(Job, Job.id == Label.job_id).where(Label.label == label).order_by(Label.job_id)
+    return list(tx.execute(found.where(Job.state.in_(states)) if states else found).scalars())
+
+
+def existing(tx: Connection, jobs: Sequence[int]) -> set[int]:
+    """Those of the jobs that there are."""
+    found: set[int] = set()
+    for part in _parts(jobs):
+        found.update(tx.execute(select(Job.id).where(Job.id.in_(part))).scalars())
+    return found
+
+
+def cancel(tx: Connection, jobs: Iterable[int]) -> int:
+    """End these jobs where they stand; who is at one finds its fence gone. The answer is how many had not ended.
+
+    Jobs that waited for one of them, having equal content, go on by themselves.
+    """
+    count = 0
+    for part in _parts(sorted(set(jobs))):
+        ending = update(Job).where(Job.id.in_(part), Job.state.not_in(ENDED))
+        ending = ending.values(state="cancelled", leader=0, finished_at=now_plus(), **_free(Job))
+        ended = list(tx.execute(ending.returning(Job.id)).scalars())
+        shards = update(ShardRow).where(ShardRow.job_id.in_(ended), ShardRow.state.not_in(("done", "failed")))
+        tx.execute(shards.values(state="cancelled", **_free(ShardRow)))
+        waiting = update(Job).where(Job.follows.in_(ended), Job.state == "waiting")
+        tx.execute(waiting.values(state="queued", follows=None))
+        count += len(ended)
+    return count
+
+
+def retry(tx: Connection, jobs: Iterable[int]) -> int:
+    """From the start: those of the jobs that failed, were rejected or cancelled, or are partial. How many."""
+    wanted: list[int] = []
+    for part in _parts(sorted(set(jobs))):
+        wanted += tx.execute(select(Job.id).where(Job.id.in_(part), Job.state.in_(RETRIED))).scalars()
+    _start_again(tx, wanted, force=True)
+    return len(wanted)
+
+
+def _recordings(tx: Connection, sources: Sequence[Source]) -> dict[str, int]:
+    """The recordings' ids by identity, those that were not there inserted."""
+    wanted = {s.identity: s for s in sources}
+    found = _ids(tx, wanted)
+    missing = [wanted[i] for i in sorted(wanted.keys() - found.keys())]  # in order: two submitters must not deadlock
+    if missing:
+        rows = [
+            {"identity": s.identity, "url": s.url, "version": s.version, "size_bytes": s.size_bytes} for s in missing
+        ]
+        tx.execute(upsert(tx, Recording).on_conflict_do_nothing(), rows)
+        found |= _ids(tx, [s.identity for s in missing])
+    return found
+
+
+def _ids(tx: Connection, identities: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in _parts(sorted(identities)):
+        rows = tx.execute(select(Recording.identity, Recording.id).where(Recording.identity.in_(part)))
+        found.update({r.identity: r.id for r in rows})
+    return found
+
+
+def _jobs(tx: Connection, recordings: Iterable[int], digest: str) -> dict[int, Any]:
+    """The jobs with these options by their recording."""
+    found: dict[int, Any] = {}
+    columns = select(Job.id, Job.recording_id, Job.state, Job.code, Job.priority, Job.meta.label("meta"))
+    for part in _parts(sorted(set(recordings))):
+        rows = tx.execute(columns.where(Job.recording_id.in_(part), Job.options_digest == digest))
+        found.update({r.recording_id: r for r in rows})
+    return found
+
+
+def _passing(job: Any) -> bool:
+    return bool(job.state == "failed" or (job.state == "rejected" and job.code in OF_THE_MOMENT))
+
+
+def _note(tx: Connection, known: set[int], request: Request) -> None:
+    """Priority and metadata of jobs that were there already."""
+    for part in _parts(sorted(known)):
+        if request.priority:
+            lower = Job.priority < request.priority
+            raised = update(Job).where(Job.id.in_(part), lower).values(priority=request.priority).returning(Job.id)
+            mine = ShardRow.job_id.in_(list(tx.execute(raised).scalars()))
+            tx.execute(update(ShardRow).where(mine).values(priority=request.priority))
+        if request.metadata:
+            for row in tx.execute(select(Job.id, Job.meta.label("meta")).where(Job.id.in_(part))).all():
+                merged = {**(row.meta or {}), **request.metadata}
+                if merged != row.meta:
+                    tx.execute(update(Job).where(Job.id == row.id).values(meta=merged))
+
+
+def _start_again(tx: Connection, jobs: Iterable[int], *, force: bool) -> None:
+    """Back to the start, whatever stood. A worker that is at one finds its fence gone."""
+    for part in _parts(sorted(jobs)):
+        tx.execute(delete(Checkpoint).where(Checkpoint.job_id.in_(part)))
+        tx.execute(delete(ShardRow).where(ShardRow.job_id.in_(part)))
+        tx.execute(
+            update(Job)
+            .where(Job.id.in_(part))
+            .values(
+                state="queued", leader=0, follows=None, force=int(force), code=None, error=None, language=None,
+                language_probability=None, transcript_id=None, finished_at=None, **_free(Job),
+            )
+        )  # fmt: skip
+        outputs = update(Output).where(Output.job_id.in_(part))
+        tx.execute(outputs.values(state="wanted", written_at=None, error=None, **_free(Output)))
+
+
+def _free(table: Any) -> dict[str, Any]:
+    """Nobody holds the row, and nothing is held against it."""
+    return {
+        "fence": table.fence + 1, "worker": None, "lease_until": None, "next_run_at": None,
+        "crashes": 0, "solo": 0, "solo_crashes": 0,
+    }  # fmt: skip
+
+
+def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
+    rows = list(items)
+    for first in range(0, len(rows), AT_ONCE):
+        yield rows[first : first + AT_ONCE]

@@ -1,0 +1,197 @@
+"""The threads that do the steps in one process, for `spotscribe run` and for a fleet's worker alike.
+
+Some threads finish, deliver and prepare; one transcribes. They wake each other by events, and each also looks for work
+by itself, so a lost nudge costs seconds and no work.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from chunking.errors import Code, LeaseLost, TransientError
+from pipeline.company import Company
+from pipeline.inhand import SUSPECTS_S, ClaimOptions
+from pipeline.transcribe import Transcriber
+from storage import jobs, leases
+from storage.database import Database
+from storage.jobs import Verdict
+from storage.leases import Lease, Step
+
+Do = Callable[[Lease], None]
+FIRST_PAUSE_S = 0.5
+"""How long a thread that found nothing waits for a nudge; twice as long each time, up to `poll_s`."""
+AWAY_S = 1.0
+"""How long to wait before a database that did not answer is asked again."""
+
+
+class Steps:
+    """Start them, nudge them, end them. `broken` is what ended a thread that should not have ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        claims: ClaimOptions,
+        company: Company,
+        *,
+        cpu: Sequence[tuple[Step, Do]] = (),
+        cpu_threads: int = 0,
+        transcriber: Transcriber | None = None,
+        room_ahead: Callable[[], bool] = lambda: True,
+        ready: Callable[[Step, int], None] = lambda step, row: None,
+        debug: bool = False,
+    ) -> None:
+        """`cpu`: what the CPU threads do, most urgent first. `room_ahead`: whether more should be prepared now.
+
+        `ready` is called when a step has made work for the next one, with its job. `debug`: a step's unforeseen error
+        ends its thread, and does not only fail its job.
+        """
+        self._db, self._claims, self._company = database, claims, company
+        self._cpu_steps, self._transcriber = tuple(cpu), transcriber
+        self._room_ahead, self._ready, self._debug = room_ahead, ready, debug
+        self.stop, self.done = threading.Event(), threading.Event()
+        self.cpu_nudge = threading.Event()
+        self.broken: BaseException | None = None
+        self._grace_s = 1.5
+        self._looked = -SUSPECTS_S
+        self._threads = [self._thread(f"cpu{i}", self._cpu) for i in range(cpu_threads if cpu else 0)]
+        self._waiting = 0
+        self._counting = threading.Lock()
+        if transcriber is not None:
+            transcriber.transcribed = self._transcribed
+            self._threads.append(self._thread("transcribe", lambda: self._transcribe(transcriber)))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def nudge(self) -> None:
+        """There is work."""
+        self.cpu_nudge.set()
+        if self._transcriber is not None:
+            self._transcriber.nudge.set()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether every kind of thread has one that looks for work and finds none."""
+        cpu = not self._cpu_steps or (self._waiting > 0 and not self.cpu_nudge.is_set())
+        return cpu and (self._transcriber is None or self._transcriber.idle)
+
+    def halt(self, grace_s: float) -> None:
+        """Begin to leave: the model's calls get so many seconds to end. Does not wait."""
+        self._grace_s = grace_s
+        self.done.set()
+        self.stop.set()
+        self.nudge()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the threads to end, but no longer than that. Whether they have ended."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(t.is_alive() for t in self._threads)
+
+    def _transcribe(self, transcriber: Transcriber) -> None:
+        transcriber.run(self.stop, self.done.is_set, grace=lambda: self._grace_s)
+
+    def _cpu(self) -> None:
+        """One CPU thread: the first step that has something to do, else wait for a nudge."""
+        pause = FIRST_PAUSE_S
+        while not self.stop.is_set():
+            self.cpu_nudge.clear()
+            try:
+                worked = self._suspect() or self._turn()
+            except TransientError:  # the database is away
+                worked = False
+                self.stop.wait(AWAY_S)
+            if worked:
+                pause = FIRST_PAUSE_S
+            else:
+                self._rest(pause)
+                pause = min(2 * pause, self._claims.poll_s)
+
+    def _rest(self, seconds: float) -> None:
+        with self._counting:
+            self._waiting += 1
+        self.cpu_nudge.wait(seconds)
+        with self._counting:
+            self._waiting -= 1
+
+    def _transcribed(self, job: int) -> None:
+        self.cpu_nudge.set()
+        self._ready(Step.FINISH, job)
+
+    def _turn(self) -> bool:
+        """Do one thing, if there is one."""
+        if not self._company.join():
+            return False
+        try:
+            return any(
+                self._claimed(step, do)
+                for step, do in self._cpu_steps
+                if step is not Step.PREPARE or self._room_ahead()
+            )
+        finally:
+            self._company.leave()
+
+    def _suspect(self) -> bool:
+        """Do what has to be done alone, once nobody else in this process has anything in hand."""
+        me = threading.get_ident()
+        if not self._company.closed and time.monotonic() - self._looked < SUSPECTS_S:
+            return False
+        self._looked = time.monotonic()
+        with self._db.reading() as tx:
+            found = [s for s in self._cpu_steps if leases.has_suspects(tx, s[0], self._claims.worker)]
+        if not found:
+            self._company.end_alone(me)
+            return False
+        if not self._company.alone(me):
+            return False
+        try:
+            return self._claimed(*found[0], suspects=True)
+        finally:
+            self._company.end_alone(me)
+
+    def _claimed(self, step: Step, do: Do, *, suspects: bool = False) -> bool:
+        c = self._claims
+        with self._db.transaction() as tx:
+            claimed = leases.claim(tx, step, c.worker, seconds=c.lease_s, suspects=suspects)
+        for lease in claimed:
+            self._guarded(do, lease)
+        return bool(claimed)
+
+    def _guarded(self, do: Do, lease: Lease) -> None:
+        """A step that goes wrong in a way nobody thought of fails its own job and no other."""
+        try:
+            do(lease)
+        except LeaseLost:
+            return
+        except TransientError:
+            raise
+        except Exception as e:
+            if self._debug:
+                raise
+            self._fail(lease, f"{type(e).__name__}: {e}")
+        if lease.step is Step.PREPARE:
+            if self._transcriber is not None:
+                self._transcriber.nudge.set()
+            self._ready(Step.TRANSCRIBE, lease.id)
+
+    def _fail(self, lease: Lease, why: str) -> None:
+        with suppress(LeaseLost), self._db.transaction() as tx:
+            if lease.step is Step.DELIVER:
+                leases.end(tx, lease, "failed", error=why)
+            else:
+                jobs.end_job(tx, lease, "failed", Verdict(Code.INTERNAL, why))
+
+    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run()
+            except BaseException as e:  # who waits for the steps raises it
+                self.broken = self.broken or e
+
+        return threading.Thread(target=guarded, name=name, daemon=True)
