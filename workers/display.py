@@ -46,6 +46,15 @@ def printable(name: str) -> str:
     return "".join("?" if unicodedata.category(ch) in {"Cc", "Cs"} else ch for ch in name)
 
 
+def clock(seconds: float) -> str:
+    """A stretch of time, for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d} min"
+
+
 def _silent(progress: Progress) -> None:
     pass
 

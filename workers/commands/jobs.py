@@ -1,0 +1,205 @@
+"""`spotscribe status`, `show`, `cancel`, `retry`: what became of jobs, and what to do about them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+from sqlalchemy import Connection
+
+from chunking.errors import DatabaseAway, UsageError
+from pipeline.exports import Format
+from pipeline.settings import PREFIX
+from storage import fleet, jobs, outputs, submission
+from storage.database import Database
+from storage.fleet import Overview
+from storage.jobs import JobView
+from workers.display import clock, printable, say
+from workers.options import DEBUG
+from workers.wiring import Wiring, read_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+WATCH_S = 2.0
+STATES = ("queued", "preparing", "waiting", "transcribing", "transcribed", "finishing", *jobs.ENDED)
+LABEL = click.option("--label", help="The jobs that were submitted under this name.")
+
+
+@click.command()
+@click.argument("job", type=int, required=False)
+@LABEL
+@click.option("--watch", is_flag=True, help="Again every two seconds, until nothing is left to do.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@DEBUG
+def status(job: int | None, label: str | None, watch: bool, as_json: bool, debug: bool) -> None:
+    """How all jobs stand, or those of a label, or one job."""
+    if job is not None and label is not None:
+        raise UsageError("give a job or --label, not both")
+    database = _database()
+    while True:
+        with database.reading() as tx:
+            left = _all(tx, label, as_json=as_json) if job is None else _one(tx, job, as_json=as_json)
+        if not watch or not left:
+            return
+        time.sleep(WATCH_S)
+
+
+@click.command()
+@click.argument("job", type=int)
+@click.option("--format", "kind", type=click.Choice([f.value for f in Format]), default="txt", show_default=True)
+@DEBUG
+def show(job: int, kind: str, debug: bool) -> None:
+    """Print a job's transcript."""
+    from pipeline.finish import Finisher
+    from pipeline.telemetry import Tally
+    from storage.objects import LocalStore
+
+    settings = read_settings()
+    database = _database()
+    with database.reading() as tx:
+        _check(tx, [job])
+        view = jobs.view(tx, job)
+    if view.transcript_id is None:
+        raise UsageError(f"job {job} is {view.state} and has no transcript{': ' + view.error if view.error else ''}")
+    finisher = Finisher(database, LocalStore(settings.work), Tally())
+    say(finisher.render(job, Format(kind)).decode().rstrip("\n"))
+
+
+def _chosen(command: F) -> F:
+    command = click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="With --label: only those.")(command)  # fmt: skip # noqa: E501
+    return click.argument("ids", nargs=-1, type=int, metavar="[JOB]…")(LABEL(DEBUG(command)))
+
+
+@click.command()
+@_chosen
+def cancel(ids: tuple[int, ...], label: str | None, states: tuple[str, ...], debug: bool) -> None:
+    """End jobs that have not ended. What has been transcribed of them is kept, and goes with a retry."""
+    _do(ids, label, states, submission.cancel, "cancelled", "had ended before")
+
+
+@click.command()
+@_chosen
+def retry(ids: tuple[int, ...], label: str | None, states: tuple[str, ...], debug: bool) -> None:
+    """Start jobs again that failed, were rejected or cancelled, or are partial."""
+    _do(ids, label, states, submission.retry, "start again", "ended well or are at work")
+
+
+def _do(
+    ids: Sequence[int],
+    label: str | None,
+    states: Sequence[str],
+    what: Callable[[Connection, Sequence[int]], int],
+    done: str,
+    others: str,
+) -> None:
+    if bool(ids) == (label is not None):
+        raise UsageError("name jobs, or a label with --label")
+    with _database().transaction() as tx:
+        _check(tx, ids)
+        chosen = list(ids) or submission.labelled(tx, label or "", states)
+        if not chosen:
+            raise UsageError(f"no jobs{' in these states' if states else ''} have the label {label}")
+        count = what(tx, chosen)
+    rest = len(set(chosen)) - count
+    say(f"{count} job{'s' if count != 1 else ''} {done}" + (f"; {rest} {others}" if rest else ""))
+
+
+def _database() -> Database:
+    wiring = Wiring(read_settings())
+    database = wiring.database
+    try:
+        if database.is_sqlite:
+            database.upgrade()
+        else:
+            database.check()
+    except DatabaseAway as e:
+        raise UsageError(f"{e}: see {PREFIX}DATABASE_URL") from None
+    return database
+
+
+def _check(tx: Connection, ids: Sequence[int]) -> None:
+    missing = sorted(set(ids) - submission.existing(tx, ids))
+    if missing:
+        raise UsageError(f"there is no job {', '.join(map(str, missing[:5]))}{', …' if len(missing) > 5 else ''}")
+
+
+def _one(tx: Connection, job: int, *, as_json: bool) -> bool:
+    """Show one job. Whether it is still at work."""
+    _check(tx, [job])
+    view, progress = jobs.view(tx, job), fleet.progress(tx, job)
+    files = outputs.of_jobs(tx, [job])
+    if as_json:
+        say(
+            json.dumps(
+                {**asdict(view), "progress": asdict(progress), "outputs": [asdict(o) for o in files]}, default=str
+            )
+        )
+        return not view.ended
+    say(f"job {view.id}: {view.state}{f' ({view.code})' if view.code else ''}")
+    for name, value in _facts(view, progress).items():
+        if value:
+            say(f"  {name:11} {value}")
+    for o in files:
+        say(f"  {o.format:11} {printable(o.url)}{'' if o.written else ' (not written yet)'}")
+    return not view.ended
+
+
+def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
+    o, p = view.options, progress
+    return {
+        "recording": printable(view.url),
+        "why": view.error or "",
+        "length": clock(view.duration_s) if view.duration_s else "",
+        "language": view.language or "",
+        "decoding": f"{o.engine}, {o.task}, channels {o.channels}{', word times' if o.word_timestamps else ''}",
+        "done": f"{p.chunks_done} of {p.chunks} chunks, {p.shards_done} of {p.shards} shards" if p.shards else "",
+        "held by": ", ".join(progress.workers),
+        "labels": ", ".join(progress.labels),
+        "metadata": ", ".join(f"{k}={v}" for k, v in (view.meta or {}).items()),
+        "priority": str(view.priority or ""),
+        "submitted": _ago(view.created_at),
+        "ended": _ago(view.finished_at) if view.finished_at else "",
+    }  # fmt: skip
+
+
+def _all(tx: Connection, label: str | None, *, as_json: bool) -> bool:
+    """Show the whole. Whether anything is left to do."""
+    seen = fleet.overview(tx, label)
+    if label is not None and not seen.jobs:
+        raise UsageError(f"no jobs have the label {label}")
+    if as_json:
+        say(json.dumps({**asdict(seen), "left": seen.left}, default=str))
+        return bool(seen.left or seen.undelivered)
+    for text in _lines(seen):
+        say(text)
+    return bool(seen.left or seen.undelivered)
+
+
+def _lines(seen: Overview) -> list[str]:
+    total = sum(seen.jobs.values())
+    states = ", ".join(f"{seen.jobs[s]} {s}" for s in STATES if s in seen.jobs)
+    lines = [f"{total} job{'s' if total != 1 else ''}{': ' if states else ''}{states}"]
+    if seen.codes:
+        lines.append("  why: " + ", ".join(f"{n} {code}" for code, n in sorted(seen.codes.items())))
+    if seen.chunks:
+        lines.append(
+            f"  {seen.chunks_done} of {seen.chunks} chunks transcribed, {clock(seen.audio_s)} of audio prepared"
+        )
+    if seen.undelivered:
+        lines.append(f"  {seen.undelivered} files due and not written yet")
+    lines += [f"  put off, and tried again: {why}" for why in seen.put_off]
+    for b in seen.backlog:
+        nobody = "; NO LIVE WORKER HAS THIS MODEL" if not b.workers else f"; {b.workers} live workers have it"
+        lines.append(f"  waiting for {b.engine}: {b.shards} shards, {clock(b.audio_s)} of audio{nobody}")
+    lines.append(f"{len(seen.workers)} live worker{'s' if len(seen.workers) != 1 else ''}")
+    lines += [f"  {w.name}: {', '.join(w.roles)} {w.engine}" for w in seen.workers[:20]]
+    return lines
+
+
+def _ago(moment: datetime) -> str:
+    at = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return f"{at.isoformat(timespec='seconds')} ({clock(max(0.0, (datetime.now(UTC) - at).total_seconds()))} ago)"

@@ -1,0 +1,215 @@
+"""A fleet's worker: the same steps as on one machine, woken by Celery's messages, ready to vanish at any moment.
+
+SIGTERM, a cloud's notice and Ctrl-C lead to one path, `leave`: nothing more is claimed, the model's calls get some
+seconds to end and be checkpointed, leases go back to the queue, and the process is gone within ten seconds, whatever
+hangs. What does not come that far is made good by the reconcilers of the others.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from celery import Celery
+from celery.platforms import SecurityWarning
+from celery.signals import worker_shutting_down
+
+from chunking.audio import DecoderPool
+from chunking.errors import TransientError
+from pipeline.company import Company
+from pipeline.engine import Engine
+from pipeline.finish import Finisher
+from pipeline.inhand import ClaimOptions
+from pipeline.prepare import PrepareOptions, Preparer
+from pipeline.settings import Settings
+from pipeline.telemetry import Tally
+from pipeline.transcribe import Transcriber
+from storage import fleet, leases
+from storage.fleet import Worker
+from storage.jobs import JobOptions
+from storage.leases import Step
+from workers.celery_app import CPU, HOLD_S, gpu, queue
+from workers.nudges import Nudges
+from workers.presence import Presence
+from workers.reconciler import Reconciler
+from workers.spot import Notice, Watch
+from workers.steps import Steps
+from workers.wiring import Wiring
+
+GRACE_S, LEAVE_S, GONE_S = 4.0, 7.0, 9.0
+"""From the notice: what the model's calls get, when leases still held are taken back, when the process is gone."""
+POLL_S = 10.0
+"""The longest time between two looks for work that no message told of."""
+HUNG = 70
+"""Exit code of a worker whose model or device hangs: start it again (sysexits.h, EX_SOFTWARE)."""
+TICK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """What a worker was started for."""
+
+    roles: tuple[str, ...]
+    """`cpu` (prepare, finish, deliver), `gpu` (transcribe), or both."""
+    job: JobOptions
+    """Its model, precision and beam: jobs that ask for others are left to other workers."""
+    batch_size: int
+    cpu_threads: int
+    debug: bool = False
+
+
+class FleetWorker:
+    """One process. `run` returns its exit code."""
+
+    def __init__(
+        self, settings: Settings, wiring: Wiring, app: Celery, presence: Presence, options: FleetOptions,
+        engine: Engine | None,
+    ) -> None:  # fmt: skip
+        self._settings, self._app, self._presence, self._options = settings, app, presence, options
+        self._db, self._tally = wiring.database, Tally()
+        self._me = Worker(
+            presence.name, socket.gethostname(), version("spotscribe"), options.roles,
+            options.job.engine if "gpu" in options.roles else "",
+        )  # fmt: skip
+        claims = ClaimOptions(presence.name, options.job.engine, settings.lease_s, POLL_S)
+        self._company, self._decoder = Company(), DecoderPool()
+        self._nudges = Nudges(app)
+        self._transcriber = None if engine is None else Transcriber(
+            self._db, wiring.store, engine, claims, batch_size=options.batch_size, tally=self._tally,
+            company=self._company, stall_s=settings.stall_s,
+        )  # fmt: skip
+        self._steps = Steps(
+            self._db, claims, self._company, cpu=self._cpu_steps(wiring) if "cpu" in options.roles else (),
+            cpu_threads=options.cpu_threads, transcriber=self._transcriber, ready=self._tell, debug=options.debug,
+        )  # fmt: skip
+        self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
+        self._stop, self._left = threading.Event(), threading.Event()
+        self._leaving = threading.Lock()
+        self._why = ""
+
+    def run(self) -> int:
+        """Work until somebody says to leave."""
+        with self._db.transaction() as tx:
+            fleet.register(tx, self._me)
+        self._presence.dead(())  # what dead workers left in scratch goes
+        self._steps.start()
+        self._aside("reconciler", lambda: self._reconciler.run(self._stop))
+        self._aside("watch", self._watch)
+        notices = Watch(self._settings.cloud, self._settings.metadata_url, None, self._notice)
+        notices.start()
+        worker_shutting_down.connect(self._shutting_down, weak=False)
+        try:
+            self._say(f"at work: {', '.join(self._options.roles)}, {self._me.engine or 'no model'}")
+            self._celery_worker().start()
+        finally:
+            notices.stop()
+            asked = bool(self._why)
+            self.leave("Celery has ended")
+            self._left.wait(GONE_S)
+        return 0 if asked else 1
+
+    def take_nudge(self) -> bool:
+        """There is work, somebody says. Returns when this process has room for more of it; False if it is leaving."""
+        self._steps.nudge()
+        deadline = time.monotonic() + HOLD_S
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+            if self._steps.has_room:
+                break
+        return not self._stop.is_set()
+
+    def leave(self, why: str) -> None:
+        """Begin to leave, once; does not wait. May be called from a signal's handler."""
+        if self._leaving.acquire(blocking=False):
+            self._why = why
+            self._stop.set()
+            self._aside("gone", self._gone)
+            self._aside("leave", self._leave)
+
+    def _leave(self) -> None:
+        began = time.monotonic()
+        self._say(f"leaving ({self._why})")
+        self._steps.halt(GRACE_S)
+        self._decoder.close()
+        self._steps.join(LEAVE_S)
+        try:
+            with self._db.transaction() as tx:
+                leases.release_worker(tx, self._me.name)
+                fleet.left(tx, self._me.name)
+        except TransientError:
+            self._say("the database does not answer; what is held goes back when its lease is over")
+        self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")
+        self._left.set()
+
+    def _gone(self) -> None:
+        """Whatever hangs, the process ends."""
+        time.sleep(GONE_S)
+        os._exit(0 if self._left.is_set() else 1)
+
+    def _notice(self, notice: Notice) -> None:
+        if notice is Notice.REBALANCE:
+            self._say("the cloud recommends to move: taking nothing more")
+            self._company.alone(Notice.REBALANCE)
+        else:
+            self.leave("the cloud takes this machine away")
+            os.kill(os.getpid(), 15)  # Celery leaves by the same path
+
+    def _shutting_down(self, *, sig: str, **_: Any) -> None:
+        self.leave(sig if sig.startswith("SIG") else f"SIG{sig}")
+
+    def _watch(self) -> None:
+        """End the process at once, with its leases, where it can do no good any more."""
+        while not self._stop.wait(1.0):
+            if self._transcriber is not None and self._transcriber.stalled:
+                self._say(f"a call of the model takes longer than {self._settings.stall_s:.0f} s: starting over")
+                os._exit(HUNG)
+            if self._steps.broken is not None:
+                e = self._steps.broken
+                self._say(f"{type(e).__name__}: {e}")
+                os._exit(HUNG)
+
+    def _tell(self, step: Step, row: int) -> None:
+        """A step of this process has made work for another one."""
+        self._nudges.send(gpu(self._options.job.engine) if step is Step.TRANSCRIBE else CPU, row)
+
+    def _cpu_steps(self, wiring: Wiring) -> tuple[tuple[Step, Callable[[leases.Lease], None]], ...]:
+        s = self._settings
+        options = PrepareOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
+        preparer = Preparer(
+            self._db, wiring.store, self._decoder, self._presence.scratch, tally=self._tally,
+            sources=wiring.sources, options=options,
+        )  # fmt: skip
+        finisher = Finisher(self._db, wiring.store, self._tally, wiring.destinations)
+        self._decoder.start()
+        return (
+            (Step.FINISH, finisher.finish), (Step.DELIVER, finisher.deliver_leased), (Step.PREPARE, preparer.prepare)
+        )  # fmt: skip
+
+    def _celery_worker(self) -> Any:
+        from workers.tasks import add_tasks
+
+        # Celery warns root because of pickle; here messages are JSON and nothing else is accepted.
+        warnings.filterwarnings("ignore", category=SecurityWarning)
+        add_tasks(self._app, self)
+        names = [CPU] if "cpu" in self._options.roles else []
+        if "gpu" in self._options.roles:
+            names.append(gpu(self._options.job.engine))
+        return self._app.Worker(
+            pool="threads", concurrency=1, queues=[queue(self._app, n).name for n in names],
+            hostname=f"{self._me.name}@spotscribe", without_gossip=True, without_mingle=True, quiet=True,
+            loglevel="ERROR", optimization="fair",
+        )  # fmt: skip
+
+    def _aside(self, name: str, run: Callable[[], None]) -> None:
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+    def _say(self, text: str) -> None:
+        print(f"{self._me.name}: {text}", file=sys.stderr, flush=True)

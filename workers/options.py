@@ -1,0 +1,92 @@
+"""What several commands ask for in the same way: how to decode, and in which formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from chunking.errors import UsageError
+from pipeline.engine import LANGUAGES
+from pipeline.exports import Format
+from pipeline.models import is_english_only
+from pipeline.settings import Settings
+from storage.jobs import JobOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+COMPUTE_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+
+MODEL = click.option("--model", help="A name (tiny.en, small, large-v3-turbo, …) or a directory in CTranslate2 form.  [default: tiny.en, or SPOTSCRIBE_MODEL]")  # fmt: skip # noqa: E501
+COMPUTE_TYPE = click.option("--compute-type", type=click.Choice(COMPUTE_TYPES), help="Precision of the model's arithmetic.  [default: int8, or SPOTSCRIBE_COMPUTE_TYPE]")  # fmt: skip # noqa: E501
+BEAM_SIZE = click.option("--beam-size", type=click.IntRange(1, 20), default=1, show_default=True, help="1: greedy.")
+BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chunks that are decoded together.  [default: 64 on a GPU, 8 a core on CPU]")  # fmt: skip # noqa: E501
+DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="What the model runs on.  [default: auto, or SPOTSCRIBE_DEVICE]")  # fmt: skip # noqa: E501
+FORMATS = click.option("--formats", default="txt,json", show_default=True, help=f"Any of {', '.join(Format)}.")
+DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
+_DECODING = (
+    MODEL,
+    COMPUTE_TYPE,
+    BEAM_SIZE,
+    click.option("--language", help="A code such as en, de, zh.  [default: detected for each recording]"),
+    click.option(
+        "--task",
+        type=click.Choice(["transcribe", "translate"]),
+        default="transcribe",
+        show_default=True,
+        help="translate: into English.",
+    ),
+    click.option(
+        "--channels",
+        type=click.Choice(["mix", "split"]),
+        default="mix",
+        show_default=True,
+        help="split: each channel on its own.",
+    ),
+    click.option("--word-timestamps", is_flag=True, help="Times of each word as well."),
+)
+
+
+def decoding(command: F) -> F:
+    """The options that may change a transcript's words; `job_options` reads them."""
+    for option in reversed(_DECODING):
+        command = option(command)
+    return command
+
+
+def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any]) -> JobOptions:
+    """From what `decoding` gives. `directory`: the model, where it is on this machine. Raises UsageError."""
+    model = asked["model"] or settings.model
+    english_only = is_english_only(directory) if directory is not None else model.endswith(".en")
+    if asked["task"] == "translate" and english_only:
+        raise UsageError("--task translate: this model knows English only; choose a model without .en in its name")
+    return JobOptions(
+        model=str(Path(model).absolute()) if Path(model).is_dir() else model,
+        compute_type=asked["compute_type"] or settings.compute_type,
+        language=_language(asked["language"], english_only=english_only),
+        task=asked["task"],
+        channels=asked["channels"],
+        word_timestamps=asked["word_timestamps"],
+        beam_size=asked["beam_size"],
+    )
+
+
+def formats_of(text: str) -> tuple[str, ...]:
+    """`txt,json` → its parts. Raises UsageError."""
+    asked = tuple(dict.fromkeys(f.strip().lower() for f in text.split(",") if f.strip()))
+    unknown = [f for f in asked if f not in set(Format)]
+    if unknown or not asked:
+        raise UsageError(f"--formats: {', '.join(unknown) or 'none given'}; possible: {', '.join(Format)}")
+    return asked
+
+
+def _language(asked: str | None, *, english_only: bool) -> str | None:
+    if asked is None:
+        return "en" if english_only else None
+    code = asked.strip().lower()
+    if code not in LANGUAGES:
+        raise UsageError(f"--language: {asked!r} is no language code of Whisper; possible: {', '.join(LANGUAGES)}")
+    if code != "en" and english_only:
+        raise UsageError(f"--language {code}: this model knows English only; choose a model without .en in its name")
+    return code

@@ -1,0 +1,108 @@
+"""The reconciler: a thread in every worker, of which one at a time is at it. It makes good what was lost.
+
+Leases that ran out go back to the queue; what kills its workers is taken out; where work is ready and no message says
+so, messages are sent; audio in work that nobody needs is deleted. So a lost worker, message or broker costs seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, func, or_, select, text
+
+from chunking.errors import TransientError
+from pipeline.finish import sweep
+from storage import fleet, leases
+from storage.database import Database, now_plus
+from storage.leases import Step
+from storage.objects import ObjectStore
+from storage.quarantine import quarantine
+from workers.celery_app import CPU, gpu
+from workers.nudges import ERRORS, Nudges
+
+MOST_NUDGES = 64
+"""Messages in a queue beyond which no more are sent: a nudge is for a worker, not for a row."""
+SWEEP_S = 600.0
+SEEN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass found."""
+
+    reclaimed: dict[Step, int] = field(default_factory=dict)
+    quarantined: int = 0
+    ready: dict[str, int] = field(default_factory=dict)
+    """Rows that could be claimed now, by queue, counted up to MOST_NUDGES."""
+
+
+class Reconciler:
+    """`run` in a thread of its own; `once` is one pass."""
+
+    def __init__(self, database: Database, store: ObjectStore, nudges: Nudges, worker: str, lease_s: float) -> None:
+        self._db, self._store, self._nudges, self._worker = database, store, nudges, worker
+        self._every_s = min(2.0, lease_s / 10)
+        self._lease_s = lease_s
+        self._swept, self._seen = time.monotonic(), 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._every_s):
+            try:
+                if time.monotonic() - self._seen > SEEN_S:
+                    self._say_hello()
+                found = self.once()
+                if found is not None and time.monotonic() - self._swept > SWEEP_S:
+                    self._swept = time.monotonic()
+                    sweep(self._db, self._store)
+            except TransientError:
+                # The database was away, or the store: workers get the time to renew before anything is taken from them.
+                stop.wait(self._lease_s / 2)
+
+    def once(self) -> Pass | None:
+        """One pass; None where another worker is at it."""
+        with self._db.transaction() as tx:
+            if not self._alone(tx):
+                return None
+            found = Pass(leases.reclaim(tx), quarantine(tx), _ready(tx))
+        for queue, rows in found.ready.items():
+            self._top_up(queue, rows)
+        return found
+
+    def _say_hello(self) -> None:
+        self._seen = time.monotonic()
+        with self._db.transaction() as tx:
+            fleet.seen(tx, self._worker)
+
+    def _alone(self, tx: Connection) -> bool:
+        """Whether no other reconciler of these tables is at it. The lock ends with the transaction, so none is left."""
+        if self._db.is_sqlite:
+            return True
+        lock = text("SELECT pg_try_advisory_xact_lock(hashtext('spotscribe.reconcile ' || current_schema()))")
+        return bool(tx.execute(lock).scalar())
+
+    def _top_up(self, queue: str, rows: int) -> None:
+        try:
+            missing = min(rows, MOST_NUDGES) - self._nudges.depth(queue)
+        except ERRORS:
+            return  # workers look by themselves
+        for _ in range(missing):
+            self._nudges.send(queue, 0)
+
+
+def _ready(tx: Connection) -> dict[str, int]:
+    """Rows that could be claimed, by queue; each count stops at MOST_NUDGES."""
+    found: dict[str, int] = {}
+    for step in Step:
+        t = step.table.c
+        free = (t.state == step.ready, or_(t.next_run_at.is_(None), t.next_run_at <= now_plus()), t.assigned.is_(None))
+        if step is Step.TRANSCRIBE:
+            some = select(t.engine).where(*free).limit(MOST_NUDGES).subquery()
+            rows = tx.execute(select(some.c.engine, func.count().label("n")).group_by(some.c.engine))
+            found.update({gpu(r.engine): r.n for r in rows})
+        else:
+            some = select(t.id).where(*free).limit(MOST_NUDGES).subquery()
+            count = tx.execute(select(func.count()).select_from(some)).scalar_one()
+            found[CPU] = found.get(CPU, 0) + count
+    return {queue: n for queue, n in found.items() if n}

@@ -1,0 +1,110 @@
+"""What the settings come to: database, object store, where recordings are read from and files written to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from pydantic import ValidationError
+from pydantic_settings.exceptions import SettingsError
+
+from chunking.errors import DatabaseAway, UsageError
+from pipeline.engine import Engine, EngineOptions, WhisperEngine
+from pipeline.models import find_model
+from pipeline.paced import PacedEngine
+from pipeline.settings import CONFIG, PREFIX, Settings, config_file
+from storage.database import Database
+from storage.destinations import Destinations
+from storage.objects import LocalStore, ObjectStore, path_of
+from storage.s3 import S3Options, S3Reader, S3Store, S3Writer, s3_client
+from storage.sources import Sources
+from workers.celery_app import make_app
+from workers.nudges import check_broker
+
+
+def read_settings() -> Settings:
+    """From the environment and the TOML file. Raises UsageError that names what is wrong."""
+    try:
+        return Settings()
+    except ValidationError as e:
+        first = e.errors()[0]
+        name = "_".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            raise UsageError(f"{config_file()}: there is no setting {name}") from None
+        raise UsageError(f"{PREFIX}{name.upper()}: {first['msg']}, not {first['input']!r}") from None
+    except (OSError, ValueError, SettingsError) as e:
+        raise UsageError(f"{config_file()} ({CONFIG}) cannot be read: {e}") from None
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Made when first asked for, and once."""
+
+    settings: Settings
+    connections: int = 4
+    """Of the database."""
+
+    @cached_property
+    def database(self) -> Database:
+        return Database(self.settings.database_url, pool_size=self.connections)
+
+    @cached_property
+    def s3(self) -> Any:
+        s = self.settings
+        return s3_client(S3Options(s.s3_endpoint or None, s.s3_region))
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """Audio in work."""
+        url = self.settings.work_url
+        if url.startswith("s3://"):
+            return S3Store(url, self.s3)
+        if url and not url.startswith("file://"):
+            raise UsageError(f"{PREFIX}WORK_URL: {url} is neither s3:// nor file://")
+        return LocalStore(path_of(url) if url else self.settings.work)
+
+    @cached_property
+    def sources(self) -> Sources:
+        return Sources({"s3": S3Reader(self.s3)})
+
+    @cached_property
+    def destinations(self) -> Destinations:
+        return Destinations({"s3": S3Writer(self.s3)})
+
+    @cached_property
+    def app(self) -> Celery:
+        """Celery, with a broker. Raises UsageError where none is set."""
+        if not self.settings.broker_url:
+            raise UsageError(f"{PREFIX}BROKER_URL is not set; a fleet needs a Redis: redis://host:6379/0")
+        return make_app(self.settings.broker_url, self.settings.queue)
+
+    def check_fleet(self) -> None:
+        """Whether what a fleet needs is set, answers and is migrated. Raises UsageError."""
+        if self.database.is_sqlite:
+            raise UsageError(f"{PREFIX}DATABASE_URL is not set; a fleet needs Postgres: postgresql://user@host/name")
+        try:
+            self.database.check()
+        except DatabaseAway as e:
+            raise UsageError(f"{e}: see {PREFIX}DATABASE_URL") from None
+        check_broker(self.app)
+
+
+def model_directory(settings: Settings, model: str) -> Path | None:
+    """Where the model is, fetched if need be; None where no model is needed. Raises UsageError."""
+    return None if settings.engine == "paced" else find_model(model, settings.models)
+
+
+def load_engine(settings: Settings, directory: Path | None, options: EngineOptions) -> Engine:
+    """The model, loaded. Raises UsageError where it does not fit the device."""
+    return PacedEngine() if directory is None else WhisperEngine(directory, options)
+
+
+def make_folder(folder: Path, setting: str) -> None:
+    """Raises UsageError that names the setting."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UsageError(f"{setting}: {folder} cannot be made: {e.strerror}") from None
