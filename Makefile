@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo test check setup lock clean venv
+.PHONY: help demo fleet chaos test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -20,6 +20,12 @@ help: ## List these targets
 demo: venv ## Transcribe sample recordings on this machine; no server, account or GPU needed
 	$(call install,demo,demo dev,30 s)
 	@.venv/bin/python -m workers.demo
+
+fleet: setup ## Show a fleet on this machine: Postgres, Redis and S3 from wheels, two workers, one of them killed
+	@.venv/bin/python -m infra.tryout fleet
+
+chaos: setup ## Kill workers at random for two minutes and check that nothing is lost; make chaos ARGS="--seconds 600"
+	@.venv/bin/python -m infra.tryout chaos $(ARGS)
 
 test: setup ## Run all tests; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest $(ARGS)

@@ -6,8 +6,10 @@ Its text is made up from the sound, so equal sound gives equal text, whoever dec
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -31,8 +33,10 @@ class PacedEngine:
     multilingual = False
     device = "paced"
 
-    def __init__(self, chunk_s: float = CHUNK_S) -> None:
+    def __init__(self, chunk_s: float = CHUNK_S, log: Path | None = None) -> None:
+        """`log` gets a line for each chunk that goes in: a killed process cannot tell what it had begun."""
         self._chunk_s = chunk_s
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if log is not None else None
 
     def fits(self, window: float, size: int) -> int:
         return size
@@ -43,6 +47,8 @@ class PacedEngine:
         return np.frombuffer(digest * (FRAMES // len(digest)), np.uint8).astype(np.float32)[None, :]
 
     def decode(self, asks: Sequence[Ask]) -> list[Answer]:
+        if self._log is not None:
+            os.write(self._log, b"".join(_digest(a).hex().encode() + b"\n" for a in asks))
         time.sleep(self._chunk_s * len(asks))
         return [self._answer(a) for a in asks]
 
@@ -50,8 +56,12 @@ class PacedEngine:
         return [{"en": 1.0} for _ in features]
 
     def _answer(self, ask: Ask) -> Answer:
-        chance = np.random.default_rng(ask.features.astype(np.uint8).ravel())
+        chance = np.random.default_rng(np.frombuffer(_digest(ask), np.uint8))
         count = max(1, round(ask.duration * WORDS_PER_SECOND))
         order = np.concatenate([chance.permutation(len(WORDS)) for _ in range(1 + count // len(WORDS))])
         text = " ".join(WORDS[i] for i in order[:count]).capitalize() + "."
         return Answer((Piece(0.0, ask.duration, text),), tokens=2 * count, avg_logprob=-0.2, no_speech_prob=0.0)
+
+
+def _digest(ask: Ask) -> bytes:
+    return ask.features.astype(np.uint8).tobytes()[:32]

@@ -63,7 +63,7 @@ def submit_all(tx: Connection, sources: Sequence[Source], options: JobOptions, r
     again = {j.id for j in known.values() if request.force or _passing(j)}
     _start_again(tx, again, force=request.force)
     _note(tx, {j.id for j in known.values()}, request)
-    if request.label:
+    if request.label and found:
         labels = [{"label": request.label, "job_id": j} for j in sorted({j.id for j in found.values()})]
         tx.execute(upsert(tx, Label).on_conflict_do_nothing(), labels)
     states = {j.id: "queued" if j.id in again else j.state for j in found.values()}

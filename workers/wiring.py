@@ -99,7 +99,7 @@ def model_directory(settings: Settings, model: str) -> Path | None:
 
 def load_engine(settings: Settings, directory: Path | None, options: EngineOptions) -> Engine:
     """The model, loaded. Raises UsageError where it does not fit the device."""
-    return PacedEngine() if directory is None else WhisperEngine(directory, options)
+    return PacedEngine(log=settings.home / "decoded") if directory is None else WhisperEngine(directory, options)
 
 
 def make_folder(folder: Path, setting: str) -> None:

@@ -60,10 +60,10 @@ def worker(
     threads = cpu_threads or max(2, settings.cores)
     wiring = Wiring(settings, CONNECTIONS + threads)
     wiring.check_fleet()
+    make_folder(settings.home, "SPOTSCRIBE_HOME")
     engine, how = None, engine_options(settings, device or settings.device, job.compute_type, job.beam_size)
     if "gpu" in asked_roles:
         engine = load_engine(settings, model_directory(settings, name), how)
-    make_folder(settings.home, "SPOTSCRIBE_HOME")
     options = FleetOptions(asked_roles, job, batch_size or default_batch_size(how), threads, debug)
     with Presence(settings.home, f"{socket.gethostname()}-") as presence:
         code = FleetWorker(settings, wiring, wiring.app, presence, options, engine).run()

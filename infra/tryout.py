@@ -1,0 +1,181 @@
+"""`make fleet` and `make chaos`: a whole fleet on one machine, with servers from wheels, gone when it is over.
+
+`python -m infra.tryout fleet` shows it: recordings in a bucket, two workers, one killed in the middle of its work, and
+the transcripts in Postgres and in the bucket all the same. `python -m infra.tryout chaos …` is `spotscribe chaos …`
+against such servers.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+from sqlalchemy import text
+
+from infra.laptop import package_folder, stack
+from pipeline.settings import Settings
+from storage.database import Database
+from workers.wiring import Wiring
+
+INBOX, OUT, WORK = "inbox", "transcripts", "work-in-progress"
+LEASE_S = 5.0
+"""Short, so that nobody has to wait long for what a killed worker held."""
+LONG = 12
+"""The clips joined so many times make one long recording."""
+RATE = 16000
+PATIENCE_S = 120.0
+
+
+def main() -> None:
+    """The two things that this module does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end
+    what, *arguments = sys.argv[1:] or ["fleet"]
+    with _servers() as (folder, environment):
+        if what == "chaos":
+            sys.exit(_spotscribe(["chaos", *arguments], environment, show=False))
+        sys.exit(_fleet(folder, environment))
+
+
+@contextmanager
+def _servers() -> Iterator[tuple[Path, dict[str, str]]]:
+    folder = Path(tempfile.mkdtemp(prefix="spotscribe-"))
+    try:
+        with stack(folder / "servers") as servers:
+            environment = {
+                **{k: v for k, v in os.environ.items() if not k.startswith(("SPOTSCRIBE_", "AWS_"))},
+                **servers.environment(),
+                "SPOTSCRIBE_HOME": str(folder / "home"),
+                "SPOTSCRIBE_WORK_URL": f"s3://{WORK}/audio",
+                "SPOTSCRIBE_OUT_URL": f"s3://{OUT}",
+                "SPOTSCRIBE_CLOUD": "none",
+            }
+            os.environ.update({k: v for k, v in environment.items() if k.startswith(("SPOTSCRIBE_", "AWS_"))})
+            s3 = Wiring(Settings()).s3
+            for bucket in (INBOX, OUT, WORK):
+                s3.create_bucket(Bucket=bucket)
+            yield folder, environment
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fleet(folder: Path, environment: dict[str, str]) -> int:
+    environment["SPOTSCRIBE_LEASE_S"] = str(LEASE_S)
+    settings = Settings()
+    wiring = Wiring(settings)
+    print("Postgres, Redis and S3 are up, from wheels, in a scratch folder", flush=True)
+    _spotscribe(["db", "upgrade"], environment)
+    for file in _recordings(folder):
+        wiring.s3.upload_file(str(file), INBOX, f"calls/{file.name}")
+    submit = ["submit", f"s3://{INBOX}/calls/", "--label", "demo", "--model", "tiny.en"]
+    _spotscribe(submit, environment)
+    workers = [_worker(environment) for _ in range(2)]
+    try:
+        killed = _kill_one(wiring.database, workers)
+        print(
+            f"\n>>> SIGKILL to {killed}; the other one goes on, and takes what it held over in {LEASE_S:.0f} s\n",
+            flush=True,
+        )
+        code = _spotscribe(
+            ["submit", f"s3://{INBOX}/calls/", "--label", "demo", "--model", "tiny.en", "--wait"], environment
+        )
+        _spotscribe(["status", "--label", "demo"], environment)
+        code = code or _show(wiring, environment)
+    finally:
+        _end(workers)
+        wiring.database.close()
+    print("\nall of it is shut down and gone; your own: README.md, A fleet", flush=True)
+    return code
+
+
+def _recordings(folder: Path) -> list[Path]:
+    """Short clips that packages carry, and one long recording joined from them."""
+    clips = sorted((package_folder("pytest_audioeval") / "samples" / "audio" / "en").glob("*.wav"))
+    clips.append(package_folder("moonshine_onnx") / "assets" / "beckett.wav")
+    sounds = [s for clip in clips for s in (_sound(clip), np.zeros(RATE // 2, np.int16))]
+    long = folder / "long.wav"
+    soundfile.write(long, np.concatenate(sounds * LONG), RATE)
+    return [*clips, long]
+
+
+def _sound(clip: Path) -> npt.NDArray[np.int16]:
+    samples, rate = soundfile.read(clip, dtype="int16", always_2d=True)
+    at = np.arange(0, len(samples), rate / RATE)
+    return np.interp(at, np.arange(len(samples)), samples[:, 0]).astype(np.int16)
+
+
+def _worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = ["worker", "--model", "tiny.en"]
+    print(f"$ spotscribe {shlex.join(command)} &", flush=True)
+    return subprocess.Popen([sys.executable, "-m", "workers", *command], env=environment, start_new_session=True)
+
+
+def _kill_one(database: Database, workers: Sequence[subprocess.Popen[bytes]]) -> str:
+    """Wait until a worker is in the middle of the long recording, and kill it without a word. Its name."""
+    held = text(
+        "SELECT s.worker FROM shards s WHERE s.state = 'running' AND s.chunks > 10 AND"
+        " (SELECT count(*) FROM checkpoints c WHERE c.shard_id = s.id) BETWEEN 1 AND s.chunks - 5"
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with database.reading() as tx:
+            names = list(tx.execute(held).scalars())
+        for process in workers:
+            for name in names:
+                if f"-{process.pid}-" in name:
+                    process.kill()
+                    return str(name)
+        time.sleep(0.02)
+    raise SystemExit("no worker came to the middle of the long recording")
+
+
+def _show(wiring: Wiring, environment: dict[str, str]) -> int:
+    """What is in Postgres and in the bucket."""
+    with wiring.database.reading() as tx:
+        counts = tx.execute(
+            text(
+                "SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM transcripts) AS transcripts,"
+                " (SELECT count(*) FROM segments) AS segments, (SELECT count(*) FROM checkpoints) AS accepted,"
+                " (SELECT sum(chunks) FROM shards) AS chunks, (SELECT min(id) FROM jobs) AS first"
+            )
+        ).one()
+    files = [o["Key"] for o in wiring.s3.list_objects_v2(Bucket=OUT)["Contents"]]
+    print(
+        f"\nin Postgres: {counts[0]} jobs, {counts[1]} transcripts, {counts[2]} segments; chunks accepted: {counts[3]}"
+    )
+    print(f"in s3://{OUT}: {len(files)} files, {files[0]} among them", flush=True)
+    _spotscribe(["show", str(counts[5])], environment)
+    return 0 if counts[0] == counts[1] and 2 * counts[0] == len(files) and counts[3] == counts[4] else 1
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in workers:
+        if process.poll() is None:
+            process.terminate()
+    for process in workers:
+        try:
+            process.wait(12.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _spotscribe(arguments: Sequence[str], environment: dict[str, str], *, show: bool = True) -> int:
+    if show:
+        print(f"$ spotscribe {shlex.join(arguments)}", flush=True)
+    return subprocess.run([sys.executable, "-m", "workers", *arguments], env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    main()
