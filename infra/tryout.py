@@ -112,7 +112,7 @@ def _recordings(folder: Path) -> list[Path]:
 def _sound(clip: Path) -> npt.NDArray[np.int16]:
     samples, rate = soundfile.read(clip, dtype="int16", always_2d=True)
     at = np.arange(0, len(samples), rate / RATE)
-    return np.interp(at, np.arange(len(samples)), samples[:, 0]).astype(np.int16)
+    return np.asarray(np.interp(at, np.arange(len(samples)), samples[:, 0]), np.int16)
 
 
 def _worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:

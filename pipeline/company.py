@@ -34,14 +34,14 @@ class Company:
             self._present -= 1
 
     def alone(self, who: object) -> bool:
-        """Ask to be alone; who asks must have left. True once nobody else is there. One at a time may ask."""
+        """Ask to be alone: from now on nobody joins. True once all have left, who asks included. One may ask at a time."""
         with self._lock:
             if self._alone is None:
                 self._alone = who
-            return self._alone is who and not self._present
+            return self._alone == who and not self._present
 
     def end_alone(self, who: object) -> None:
         """Open again, if it was closed for `who`."""
         with self._lock:
-            if self._alone is who:
+            if self._alone == who:
                 self._alone = None

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, or_, select, update
 
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED
 from storage.tables import Checkpoint, EngineLimit, Job, Label, Output, ShardRow, WorkerRow
 
-SEEN_S = 60.0
+SEEN_S = 30.0
 """A worker that was not seen for so long is not counted as alive."""
 REASONS = 3
 
@@ -99,7 +99,8 @@ def left(tx: Connection, worker: str) -> None:
 
 def alive(tx: Connection) -> list[Worker]:
     """The workers that were seen lately."""
-    recent = select(WorkerRow).where(WorkerRow.left_at.is_(None), WorkerRow.seen_at > now_plus(-SEEN_S))
+    here = or_(WorkerRow.lost_at.is_(None), WorkerRow.lost_at < WorkerRow.seen_at)
+    recent = select(WorkerRow).where(WorkerRow.left_at.is_(None), WorkerRow.seen_at > now_plus(-SEEN_S), here)
     return [
         Worker(r.name, r.host, r.version, tuple(r.roles.split()), r.engine)
         for r in tx.execute(recent.order_by(WorkerRow.started_at))

@@ -1,58 +1,28 @@
-"""The kill storm: recordings, workers, and SIGKILL, SIGTERM and SIGSTOP at random, on the user's own servers.
-
-Everything has a name of its own, so nothing of the user's is touched: a schema in Postgres, queues in the broker, a
-prefix in the bucket, a scratch folder here. What each transcript ought to be comes from the same recordings run on this
-machine, undisturbed.
-"""
+"""The kill storm: workers at work, and SIGKILL, SIGTERM and SIGSTOP at random, for a time; then the verdict."""
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import text
-from sqlalchemy.engine import make_url
+from pipeline.settings import Settings
+from workers.arena import BATCH, Arena, arena
 
-from chunking.errors import UsageError
-from chunking.timeline import Transcript
-from pipeline.engine import Engine
-from pipeline.finish import sweep
-from pipeline.ingestion import Found
-from pipeline.settings import PREFIX, Settings, engine_options
-from storage import checkpoints, fleet, jobs, outputs, submission
-from storage.database import Database
-from storage.jobs import JobOptions, Source
-from storage.objects import path_of
-from storage.outputs import WantedOutput
-from storage.s3 import S3Bucket, S3Store
-from storage.sources import file_version
-from storage.submission import Request
-from workers.local import LocalRun, RunOptions
-from workers.presence import Presence
-from workers.synthetic import Voice
-from workers.verdict import broken
-from workers.wiring import Wiring, load_engine, model_directory
-
-BATCH = 16
 LEAVE_S = 10.0
 """What a worker may take to leave after SIGTERM."""
-PORTIONS = 8
-"""The recordings are submitted in so many portions over the first part of the storm."""
+PORTIONS, SUBMITTING = 8, 0.7
+"""The recordings are submitted in so many portions over this share of the storm."""
 LONG_SHARE, LONG_S, SHORT_S = 0.04, 700.0, (8.0, 40.0)
-SETTLE_S = 240.0
+"""Some recordings have several shards, most are a chunk or two."""
+SETTLE_S = 300.0
 """How long the fleet may take for what is left when the storm is over."""
+BLOWS = {"SIGKILL": 2, "SIGTERM": 1, "SIGSTOP": 1}
+"""What falls, and how often in proportion."""
 Say = Callable[[str], None]
 
 
@@ -71,284 +41,125 @@ class StormOptions:
     """Leave schema, objects and folder for a look."""
 
 
-@dataclass
-class Storm:
-    """What was done to the workers, and what came of it."""
-
-    blows: Counter[str] = field(default_factory=Counter)
-    started: int = 0
-    slowest_leave_s: float = 0.0
-    odd_exits: list[str] = field(default_factory=list)
-    decoded: int = 0
-    chunks: int = 0
-
-    @property
-    def repeated(self) -> int:
-        return self.decoded - self.chunks
-
-
 def storm(settings: Settings, options: StormOptions, say: Say) -> list[str]:
     """Run it. The answer is what was broken, in words; nothing: all promises were kept."""
-    with _arena(settings, options) as arena:
-        say(f"{options.recordings} recordings, {options.workers} workers, {options.seconds:.0f} s, seed {options.seed}")
-        files = arena.record()
-        say("what ought to come of them: transcribing undisturbed on this machine")
-        expected = arena.undisturbed(files)
+    o = options
+    with arena(settings, lease_s=o.lease_s, seed=o.seed, keep=o.keep) as place:
+        say(f"{o.recordings} recordings, {o.workers} workers, {o.seconds:.0f} s, seed {o.seed}")
+        files = place.record(*(_length(place) for _ in range(o.recordings)))
+        say("undisturbed, on this machine: what ought to come of them")
+        expected = place.undisturbed(files)
         say(f"the storm: {sum(len(t.segments) for t in expected.values())} segments to get right")
-        found = Storm()
-        ids = arena.blow(files, found, say)
-        return arena.judge(ids, expected, found, say)
+        found = _Storm(place, o)
+        found.rage(files)
+        say(f"calm: {sum(found.blows.values())} blows fell; what is left is done in peace")
+        settled = found.calm()
+        faults = ([] if settled else [f"not done {SETTLE_S:.0f} s after the storm"]) + found.faults
+        faults += place.faults(expected)
+        most, repeated = BATCH * sum(found.blows.values()), place.repeated()
+        if settings.engine == "paced" and repeated > most:
+            faults.append(f"{repeated} chunks were decoded again, more than a batch a blow ({most})")
+        blows = ", ".join(f"{n} {name}" for name, n in sorted(found.blows.items()))
+        say(f"{blows}; {place.started} workers started, the slowest left {found.slowest_leave_s:.1f} s after SIGTERM")
+        say(f"{len(place.ids)} jobs; {repeated} chunks decoded again, {most} allowed")
+        return faults
 
 
-@contextmanager
-def _arena(settings: Settings, options: StormOptions) -> Iterator[Arena]:
-    name = f"chaos_{uuid.uuid4().hex[:8]}"
-    wiring = Wiring(settings)
-    wiring.check_fleet()
-    folder = Path(tempfile.mkdtemp(prefix=f"spotscribe-{name}-"))
-    with wiring.database.transaction() as tx:
-        tx.execute(text(f"CREATE SCHEMA {name}"))
-    arena = Arena(settings, options, name, folder)
-    try:
-        yield arena
-    finally:
-        arena.close()
-        if not options.keep:
-            with wiring.database.transaction() as tx:
-                tx.execute(text(f"DROP SCHEMA {name} CASCADE"))
-            shutil.rmtree(folder, ignore_errors=True)
-        wiring.database.close()
+def _length(place: Arena) -> float:
+    return LONG_S if place.chance.random() < LONG_SHARE else place.chance.uniform(*SHORT_S)
 
 
-class Arena:
-    """One storm's servers' corners, folder and workers."""
+class _Storm:
+    """What is done to the workers, and how they take it."""
 
-    def __init__(self, settings: Settings, options: StormOptions, name: str, folder: Path) -> None:
-        self.folder, self._options = folder, options
-        self._chance = random.Random(options.seed)  # noqa: S311 (a storm must be the same again)
-        place = f"{settings.work_url.rstrip('/')}/{name}" if settings.work_url else (folder / "bucket").as_uri()
-        self._place = place
-        changes = {
-            "home": folder / "home",
-            "database_url": _with_schema(settings.database_url, name),
-            "queue": name,
-            "work_url": f"{place}/work",
-            "out_url": f"{place}/out",
-            "lease_s": options.lease_s,
-            "cloud": "none",
-        }
-        self._settings = settings.model_copy(update=changes)
-        self._environment = {**os.environ, **{PREFIX + k.upper(): str(v) for k, v in changes.items()}}
-        self._environment[f"{PREFIX}ENGINE"] = settings.engine
-        self._environment[f"{PREFIX}MODEL"] = settings.model
-        self._job = JobOptions(model=settings.model, compute_type=settings.compute_type, language="en")
-        self._wiring = Wiring(self._settings)
-        self._wiring.database.upgrade()
-        self._workers: list[subprocess.Popen[bytes]] = []
+    def __init__(self, place: Arena, options: StormOptions) -> None:
+        self._place, self._options = place, options
+        self.blows: Counter[str] = Counter()
+        self.slowest_leave_s = 0.0
+        self.faults: list[str] = []
         self._frozen: dict[subprocess.Popen[bytes], float] = {}
         self._leaving: dict[subprocess.Popen[bytes], float] = {}
         self._killed: set[subprocess.Popen[bytes]] = set()
 
-    def record(self) -> list[Path]:
-        """The recordings, in a folder here."""
-        voice = Voice(self._options.seed)
-        folder = self.folder / "recordings"
-        folder.mkdir()
-        files = []
-        for i in range(self._options.recordings):
-            long = self._chance.random() < LONG_SHARE
-            seconds = LONG_S if long else self._chance.uniform(*SHORT_S)
-            files.append(folder / f"{i:05d}.flac")
-            voice.write(files[-1], seconds)
-        return files
-
-    def undisturbed(self, files: Sequence[Path]) -> dict[Path, Transcript]:
-        """Transcripts by file, made on this machine with nobody disturbing."""
-        home = self.folder / "undisturbed"
-        settings = self._settings.model_copy(
-            update={"home": home, "database_url": f"sqlite:///{home / 'spotscribe.db'}", "work_url": ""}
-        )
-        home.mkdir()
-        options = RunOptions(self._job, self.folder / "none", formats=(), batch_size=BATCH)
-        with Presence(home) as presence:
-            run = LocalRun(settings, presence, options)
-            run.submit([Found(f, Path(f.stem)) for f in files])
-            run.work(self._engine(settings), lambda progress: None)
-            run.close()
-        database = Database(settings.database_url)
-        with database.reading() as tx:
-            found = {path_of(v.url): v.transcript_id for v in jobs.views(tx, list(range(1, len(files) + 1)))}
-            read = {f: checkpoints.read_transcript(tx, t) for f, t in found.items() if t is not None}
-        database.close()
-        if len(read) != len(files):
-            raise UsageError(f"only {len(read)} of {len(files)} recordings were transcribed even undisturbed")
-        return read
-
-    def blow(self, files: Sequence[Path], found: Storm, say: Say) -> dict[Path, int]:
-        """The storm itself, and then calm until all is done. The jobs by file."""
-        (self.folder / "logs").mkdir()
+    def rage(self, files: Sequence[Path]) -> None:
+        """The recordings come in portions; blows fall; who ends is replaced."""
         for _ in range(self._options.workers):
-            self._start(found)
+            self._place.start()
         began = time.monotonic()
-        ids: dict[Path, int] = {}
-        size = -(-len(files) // PORTIONS)
         next_blow = began + self._pause()
+        size, given = -(-len(files) // PORTIONS), 0
         while (now := time.monotonic()) < began + self._options.seconds:
-            due = min(PORTIONS, 1 + int((now - began) / (0.7 * self._options.seconds) * PORTIONS)) * size
-            if len(ids) < min(due, len(files)):
-                ids |= self._submit(files[len(ids) : due])
+            due = 1 + int((now - began) / (SUBMITTING * self._options.seconds) * PORTIONS)
+            if given < min(due * size, len(files)):
+                self._place.submit(files[given : due * size])
+                given = due * size
             if now >= next_blow:
-                self._strike(found)
+                self._strike()
                 next_blow = now + self._pause()
-            self._look_after(found)
+            self._look_after()
             time.sleep(0.05)
-        ids |= self._submit(files[len(ids) :])
-        say(f"calm: {sum(found.blows.values())} blows fell; what is left is done in peace")
-        self._settle(list(ids.values()), found, say)
-        return ids
+        if given < len(files):
+            self._place.submit(files[given:])
 
-    def judge(self, ids: Mapping[Path, int], expected: Mapping[Path, Transcript], found: Storm, say: Say) -> list[str]:
-        """What is broken."""
-        with self._wiring.database.reading() as tx:
-            faults = broken(tx, {ids[f]: t for f, t in expected.items()}, exact=self._settings.engine == "paced")
-            chunks = checkpoints.count(tx, list(ids.values()))
-            undelivered = [o.url for o in outputs.of_jobs(tx, list(ids.values())) if not o.written]
-        lines = self._decoded()
-        found.decoded, found.chunks = len(lines), chunks
-        most = BATCH * (sum(found.blows.values()))
-        if self._settings.engine == "paced" and found.repeated > most:
-            faults.append(f"{found.repeated} chunks were decoded again, more than a batch a blow ({most})")
-        if undelivered:
-            faults.append(f"{len(undelivered)} files were not delivered, {undelivered[0]} among them")
-        if found.slowest_leave_s > LEAVE_S + 0.5:
-            faults.append(f"a worker took {found.slowest_leave_s:.1f} s to leave after SIGTERM")
-        faults += found.odd_exits
-        sweep(self._wiring.database, self._wiring.store)
-        if left := list(self._wiring.store.keys("shards/")):
-            faults.append(f"{len(left)} objects were left in the work store")
-        blows = ", ".join(f"{n} {name}" for name, n in sorted(found.blows.items()))
-        say(f"{blows}; {found.started} workers started; {len(ids)} jobs, {chunks} chunks")
-        say(f"decoded again: {found.repeated} chunks; slowest to leave: {found.slowest_leave_s:.1f} s")
-        return faults
+    def calm(self) -> bool:
+        """No more blows: everybody may work until all is done, and then leave. Whether all was done in time."""
+        deadline = time.monotonic() + SETTLE_S
+        self._frozen = dict.fromkeys(self._frozen, 0.0)
+        while not (settled := self._place.settled()) and time.monotonic() < deadline:
+            self._look_after()
+            time.sleep(0.5)
+        for process in self._place.workers:
+            process.send_signal(signal.SIGTERM)
+            self._leaving.setdefault(process, time.monotonic())
+        while self._place.workers:
+            self._look_after(replace=False)
+            time.sleep(0.05)
+        return settled
 
-    def close(self) -> None:
-        """End all workers, and delete the objects."""
-        for process in self._workers:
-            process.kill()
-            process.wait()
-        self._wiring.database.close()
-        if self._place.startswith("s3://") and not self._options.keep:
-            store = S3Store(self._place, self._wiring.s3)
-            for key in list(store.keys()):
-                store.delete(key)
-
-    def _engine(self, settings: Settings) -> Engine:
-        how = engine_options(settings, settings.device, self._job.compute_type, 1)
-        return load_engine(settings, model_directory(settings, settings.model), how)
-
-    def _submit(self, files: Sequence[Path]) -> dict[Path, int]:
-        """Into the bucket, if there is one, and then as jobs with one wanted file each."""
-        wiring = self._wiring
-
-        sources = []
-        for f in files:
-            if self._place.startswith("s3://"):
-                S3Store(f"{self._place}/in", wiring.s3).put_file(f.name, f)
-                sources.append(S3Bucket(wiring.s3).head(f"{self._place}/in/{f.name}"))
-            else:
-                sources.append(Source(f.as_uri(), file_version(f), f.stat().st_size))
-        with wiring.database.transaction() as tx:
-            done = submission.submit_all(tx, sources, self._job, Request(label="chaos"))
-            wanted = [
-                WantedOutput(d.job, "json", f"{self._settings.out_url}/{f.stem}.json")
-                for f, d in zip(files, done, strict=True)
-            ]
-            outputs.want_all(tx, wanted)
-        return {f: d.job for f, d in zip(files, done, strict=True)}
-
-    def _start(self, found: Storm) -> None:
-        found.started += 1
-        command = [sys.executable, "-m", "workers", "worker", "--batch-size", str(BATCH), "--cpu-threads", "2"]
-        with (self.folder / "logs" / f"{found.started:04d}.log").open("wb") as log:
-            self._workers.append(
-                subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
-            )
-
-    def _strike(self, found: Storm) -> None:
-        able = [w for w in self._workers if w not in self._frozen and w not in self._leaving and w.poll() is None]
+    def _strike(self) -> None:
+        busy = self._frozen.keys() | self._leaving.keys()
+        able = [w for w in self._place.workers if w not in busy and w.poll() is None]
         if not able:
             return
-        victim = self._chance.choice(able)
-        blow = self._chance.choices(("SIGKILL", "SIGTERM", "SIGSTOP"), (2, 1, 1))[0]
-        found.blows[blow] += 1
+        chance, now = self._place.chance, time.monotonic()
+        victim = chance.choice(able)
+        blow = chance.choices(list(BLOWS), list(BLOWS.values()))[0]
+        self.blows[blow] += 1
         victim.send_signal(getattr(signal, blow))
-        now = time.monotonic()
         if blow == "SIGSTOP":
-            self._frozen[victim] = now + self._options.lease_s * self._chance.uniform(0.5, 2.5)
+            self._frozen[victim] = now + self._options.lease_s * chance.uniform(0.5, 2.5)
         elif blow == "SIGTERM":
             self._leaving[victim] = now
         else:
             self._killed.add(victim)
 
-    def _look_after(self, found: Storm) -> None:
-        """Thaw who has been frozen long enough, and put a new worker in the place of each that ended."""
+    def _look_after(self, *, replace: bool = True) -> None:
+        """Thaw who has been frozen long enough, end who does not leave, and put somebody in the place of who ended."""
         now = time.monotonic()
         for process in [p for p, until in self._frozen.items() if now >= until]:
             del self._frozen[process]
             process.send_signal(signal.SIGCONT)
         for process in [p for p, since in self._leaving.items() if now - since > LEAVE_S + 2 and p.poll() is None]:
             process.kill()
-        for process in [p for p in self._workers if p.poll() is not None]:
-            self._workers.remove(process)
-            self._ended(process, found, now)
-            self._start(found)
+        for process in [p for p in self._place.workers if p.poll() is not None]:
+            self._place.workers.remove(process)
+            self._ended(process, now)
+            if replace:
+                self._place.start()
 
-    def _ended(self, process: subprocess.Popen[bytes], found: Storm, now: float) -> None:
+    def _ended(self, process: subprocess.Popen[bytes], now: float) -> None:
         asked = self._leaving.pop(process, None)
-        self._frozen.pop(process, None)
         if asked is not None:
-            found.slowest_leave_s = max(found.slowest_leave_s, now - asked)
+            self.slowest_leave_s = max(self.slowest_leave_s, now - asked)
+            if now - asked > LEAVE_S + 0.5:
+                self.faults.append(f"a worker took {now - asked:.1f} s to leave after SIGTERM")
         expected = -signal.SIGKILL if process in self._killed else 0
         # A signal that comes before the worker has set up its handlers ends it in Python's own way.
         early = asked is not None and process.returncode in {-signal.SIGTERM, 143}
         if process.returncode != expected and not early:
-            found.odd_exits.append(f"a worker ended with {process.returncode} by itself")
-
-    def _settle(self, ids: Sequence[int], found: Storm, say: Say) -> None:
-        deadline = time.monotonic() + SETTLE_S
-        while time.monotonic() < deadline:
-            for process in list(self._frozen):
-                process.send_signal(signal.SIGCONT)
-            self._frozen.clear()
-            self._look_after(found)
-            with self._wiring.database.reading() as tx:
-                seen = fleet.overview(tx)
-            if not seen.left and not seen.undelivered:
-                break
-            time.sleep(0.5)
-        else:
-            say(f"not done {SETTLE_S:.0f} s after the storm")
-        for process in self._workers:
-            process.send_signal(signal.SIGTERM)
-            self._leaving[process] = time.monotonic()
-        while self._workers and any(p.poll() is None for p in self._workers):
-            time.sleep(0.05)
-            for process in [p for p in self._workers if p.poll() is not None]:
-                self._workers.remove(process)
-                self._ended(process, found, time.monotonic())
-            for process, since in list(self._leaving.items()):
-                if time.monotonic() - since > LEAVE_S + 2:
-                    process.kill()
+            self.faults.append(
+                f"a worker ended with {process.returncode} by itself: {self._place.said(process)[-500:]}"
+            )
 
     def _pause(self) -> float:
-        return self._chance.uniform(*self._options.pause)
-
-    def _decoded(self) -> list[str]:
-        log = self._settings.home / "decoded"
-        return log.read_text().splitlines() if log.exists() else []
-
-
-def _with_schema(url: str, schema: str) -> str:
-    made = make_url(url)
-    options = f"{made.query.get('options', '')} -csearch_path={schema}".strip()
-    return made.update_query_dict({"options": options}).render_as_string(hide_password=False)
+        return self._place.chance.uniform(*self._options.pause)

@@ -81,12 +81,15 @@ class Wiring:
             raise UsageError(f"{PREFIX}BROKER_URL is not set; a fleet needs a Redis: redis://host:6379/0")
         return make_app(self.settings.broker_url, self.settings.queue)
 
-    def check_fleet(self) -> None:
-        """Whether what a fleet needs is set, answers and is migrated. Raises UsageError."""
+    def check_fleet(self, *, migrated: bool = True) -> None:
+        """Whether what a fleet needs is set, answers and, if that matters, is migrated. Raises UsageError."""
         if self.database.is_sqlite:
             raise UsageError(f"{PREFIX}DATABASE_URL is not set; a fleet needs Postgres: postgresql://user@host/name")
         try:
-            self.database.check()
+            if migrated:
+                self.database.check()
+            else:
+                self.database.revision()
         except DatabaseAway as e:
             raise UsageError(f"{e}: see {PREFIX}DATABASE_URL") from None
         check_broker(self.app)

@@ -10,13 +10,18 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from threading import Thread
+from typing import Any
 
 import click
+from celery import Celery
 
 from chunking.errors import SpotscribeError, UsageError
+from storage.s3 import S3Options, s3_client
 from workers.display import printable, say
-from workers.doctor import CHECKS, Check, Finding, Hasty, check_settings
+from workers.doctor import CHECKS, Check, check_settings
+from workers.doctor_servers import Finding
 from workers.options import DEBUG
 from workers.wiring import Wiring, read_settings
 
@@ -37,6 +42,21 @@ class Line:
     part: str
     finding: Finding
     trace: str = ""
+
+
+class Hasty(Wiring):
+    """The wiring with little patience: what is wrong is to be said, not waited out."""
+
+    @cached_property
+    def s3(self) -> Any:
+        s = self.settings
+        return s3_client(S3Options(s.s3_endpoint or None, s.s3_region, connect_s=3.0, read_s=5.0, attempts=1))
+
+    @cached_property
+    def app(self) -> Celery:
+        app = super().app
+        app.conf.broker_transport_options |= {"socket_timeout": 5}
+        return app
 
 
 @click.command(epilog=EXIT_CODES)
