@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from sqlalchemy import text
 from infra.laptop import package_folder, stack
 from pipeline.settings import Settings
 from storage.database import Database
+from workers.bootstrap import end_tidily
 from workers.wiring import Wiring
 
 INBOX, OUT, WORK = "inbox", "transcripts", "work-in-progress"
@@ -40,7 +40,7 @@ PATIENCE_S = 120.0
 
 def main() -> None:
     """The two things that this module does."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end
+    end_tidily()
     what, *arguments = sys.argv[1:] or ["fleet"]
     with _servers() as (folder, environment):
         if what == "chaos":

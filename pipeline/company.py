@@ -34,7 +34,7 @@ class Company:
             self._present -= 1
 
     def alone(self, who: object) -> bool:
-        """Ask to be alone: from now on nobody joins. True once all have left, who asks included. One may ask at a time."""
+        """Ask to be alone: from now on nobody joins. True once all have left, who asks included. One asks at a time."""
         with self._lock:
             if self._alone is None:
                 self._alone = who

@@ -300,6 +300,11 @@ def _letters(text: str) -> int:
     return sum(not ch.isspace() for ch in text)
 
 
+def compute_types(device: str) -> list[str]:
+    """Precisions that this machine's `cpu` or `cuda` can compute in."""
+    return sorted(ctranslate2.get_supported_compute_types(device))
+
+
 def cuda_devices() -> int:
     """GPUs that CTranslate2 can use."""
     return int(ctranslate2.get_cuda_device_count())
@@ -309,7 +314,7 @@ def _plain(error: Exception, model: Path, options: EngineOptions) -> str:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if "compute type" in text:
         device = "cuda" if options.device != "cpu" and cuda_devices() else "cpu"
-        possible = ", ".join(sorted(ctranslate2.get_supported_compute_types(device)))
+        possible = ", ".join(compute_types(device))
         return f"this {device} cannot compute in {options.compute_type}; it can in {possible}"
     return f"the model in {model} cannot be loaded: {text}"
 

@@ -52,6 +52,24 @@ def find_model(name: str, cache: Path) -> Path:
     return verified(_fetched(name, cache))
 
 
+def local_model(name: str, cache: Path) -> Path | None:
+    """Where find_model finds it without fetching it, else None. Raises its UsageError for what it would never find."""
+    local = Path(name).expanduser().is_dir() or (cache / name).is_dir() or len(packages(name)) == 1
+    if local or name.startswith((".", "/", "~")) or ("/" not in name and name not in available_models()):
+        return find_model(name, cache)
+    try:
+        return verified(Path(download_model(name, cache_dir=str(cache / "hub"), local_files_only=True)))
+    except Exception:  # not there, or not all of it
+        return None
+
+
+def packages(name: str) -> list[str]:
+    """The installed Python packages that carry this model; none unless all do."""
+    package = PACKAGED.get(name)
+    modules = [module for module, _ in package.folders] if package else []
+    return modules if all(importlib.util.find_spec(m) for m in modules) else []
+
+
 def verified(directory: Path) -> Path:
     """The directory, if it holds a Whisper model in CTranslate2 form. Raises UsageError saying what is missing."""
     missing = [f for f in NEEDED if not (directory / f).is_file()]

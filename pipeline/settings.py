@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import platformdirs
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -62,15 +62,23 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = config_file()
+        if file is not None and not file.is_file():
+            raise FileNotFoundError("no such file")
         toml = (TomlConfigSettingsSource(settings_cls, file),) if file is not None else ()
         return (init_settings, env_settings, *toml)
 
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        try:
+            return home.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("there is no such user") from None
+
     @model_validator(mode="after")
     def _complete(self) -> Settings:
-        home = self.home.expanduser().absolute()
-        object.__setattr__(self, "home", home)
         if not self.database_url:
-            object.__setattr__(self, "database_url", f"sqlite:///{home / 'spotscribe.db'}")
+            object.__setattr__(self, "database_url", f"sqlite:///{self.home / 'spotscribe.db'}")
         return self
 
     @property

@@ -148,7 +148,7 @@ def _checked(url: str) -> URL:
     """The URL, with psycopg for Postgres. Raises UsageError where it names neither of our databases."""
     try:
         made = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise UsageError("the database URL cannot be read; it looks like postgresql://user@host/name") from None
     backend = made.get_backend_name()
     if backend not in {"sqlite", "postgresql"}:

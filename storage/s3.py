@@ -23,6 +23,7 @@ from botocore.exceptions import (
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
+    ParamValidationError,
     PartialCredentialsError,
     ResponseStreamingError,
 )
@@ -72,8 +73,8 @@ class S3Store:
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
     def put_file(self, key: str, source: Path) -> None:
-        with translated(key):
-            self._client.upload_file(str(source), self._bucket, self._prefix + key)
+        with translated(key), source.open("rb") as body:
+            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=body)
 
     def open(self, key: str) -> BinaryIO:
         """The object's bytes, all of them, in a file that goes when it is closed."""
@@ -192,6 +193,8 @@ def translated(key: str) -> Iterator[None]:
         yield
     except ClientError as e:
         raise _of_answer(e, key) from e
+    except ParamValidationError as e:
+        raise UsageError(f"S3 cannot take this name: {str(e).splitlines()[-1]}") from e
     except (NoCredentialsError, PartialCredentialsError) as e:
         raise UsageError("no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role") from e
     except (BotoCoreError, HTTPClientError, HTTPError, OSError) as e:
@@ -202,11 +205,11 @@ def _of_answer(error: ClientError, key: str) -> Exception:
     name = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if name in {"NoSuchKey", "NoSuchVersion", "404", "NotFound"}:
-        return Rejected(f"the object {key} is gone", code=Code.GONE)
+        return Rejected(f"there is no object {key}", code=Code.GONE)
     if name == "NoSuchBucket":
         return UsageError("there is no such bucket")
     if status == 412:
         return Rejected("the object was overwritten since it was submitted; submit it again", code=Code.GONE)
     if status == 403 or name in {"AccessDenied", "InvalidObjectState", "KMS.DisabledException"}:
-        return Rejected(f"the object {key} may not be read: {name}", code=Code.DENIED)
+        return Rejected(f"{key} is out of reach: {name} (credentials, rights)", code=Code.DENIED)
     return TransientError(f"the object store answers {name or status}")

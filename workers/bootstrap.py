@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
 import threading
 import time
+from types import FrameType
 
 M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1
 """glibc's malloc.h."""
@@ -32,3 +35,20 @@ def tame_allocator() -> None:
             library.malloc_trim(0)
 
     threading.Thread(target=trim, name="trim", daemon=True).start()
+
+
+def end_at_once() -> None:
+    """SIGTERM ends the process there and then: right as long as nothing has been begun.
+
+    A handler that raises is no use so early: Python drops what is raised in the middle of an import's callback.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+
+
+def end_tidily() -> None:
+    """SIGTERM raises SystemExit(143) in the main thread, so that what has been begun is given back."""
+    signal.signal(signal.SIGTERM, _raise)
+
+
+def _raise(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)

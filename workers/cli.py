@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 import traceback
-from types import FrameType
 from typing import NoReturn
 
 import click
 
 from chunking.errors import SpotscribeError, UsageError
-from workers.bootstrap import tame_allocator
+from workers.bootstrap import end_at_once, tame_allocator
 
 COMMANDS = {
     "run": ("run", "Transcribe files and folders on this machine."),
@@ -72,16 +70,12 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(143)
-
-
 def main() -> None:
     """The console script: errors as one line, never a traceback unless --debug."""
     tame_allocator()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    signal.signal(signal.SIGTERM, _terminated)
+    end_at_once()
     debug = "--debug" in sys.argv
     try:
         cli(standalone_mode=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import difflib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,13 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import ctranslate2
-from faster_whisper.utils import available_models, download_model
-
 from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
-from pipeline.engine import cuda_devices
+from pipeline.engine import compute_types, cuda_devices
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file, engine_options
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
 from workers.spot import by_name
@@ -75,7 +71,7 @@ def _model(w: Wiring) -> Finding:
     s, name = w.settings, w.settings.model
     if s.engine == "paced":
         return Finding("ok", "none: the engine is paced, which makes its text up")
-    directory = _local_model(name, s.models)
+    directory = models.local_model(name, s.models)
     if directory is None:
         return _remote_model(name, s.models)
     size = (directory / "model.bin").stat().st_size
@@ -83,26 +79,8 @@ def _model(w: Wiring) -> Finding:
     return Finding("ok", f"{name}, {size / 1e6:,.0f} MB, {knows}, in {directory}")
 
 
-def _local_model(name: str, cache: Path) -> Path | None:
-    """Where find_model finds it without fetching it, else None. Raises its UsageError for what it would never find."""
-    local = Path(name).expanduser().is_dir() or (cache / name).is_dir() or len(_packages(name)) == 1
-    if local or name.startswith((".", "/", "~")) or ("/" not in name and name not in available_models()):
-        return models.find_model(name, cache)
-    try:
-        return models.verified(Path(download_model(name, cache_dir=str(cache / "hub"), local_files_only=True)))
-    except Exception:  # not there, or not all of it
-        return None
-
-
-def _packages(name: str) -> list[str]:
-    """The installed Python packages that carry this model; none unless all do."""
-    package = models.PACKAGED.get(name)
-    modules = [module for module, _ in package.folders] if package else []
-    return modules if all(importlib.util.find_spec(m) for m in modules) else []
-
-
 def _remote_model(name: str, cache: Path) -> Finding:
-    if found := _packages(name):
+    if found := models.packages(name):
         return Finding("ok", f"{name}, in the packages {', '.join(found)}; put together on first use")
     from huggingface_hub import constants, get_session
 
@@ -124,7 +102,7 @@ def _device(w: Wiring) -> Finding:
         todo = f"see what nvidia-smi says, or set {PREFIX}DEVICE=cpu"
         return Finding("FAIL", "CTranslate2 sees no CUDA device", todo)
     on = f"CUDA devices: {gpus}" if how.device == "cuda" else f"CPU, {s.cores} cores to use"
-    possible = sorted(ctranslate2.get_supported_compute_types(how.device))
+    possible = compute_types(how.device)
     if s.compute_type not in {"auto", "default", *possible}:
         found = f"{on}: cannot compute in {s.compute_type}; can in {', '.join(possible)}"
         return Finding("FAIL", found, f"set {PREFIX}COMPUTE_TYPE to one of these, or to auto")

@@ -8,6 +8,7 @@ hangs. What does not come that far is made good by the reconcilers of the others
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -46,6 +47,7 @@ from workers.wiring import Wiring
 
 GRACE_S, LEAVE_S, GONE_S = 4.0, 7.0, 9.0
 """From the notice: what the model's calls get, when leases still held are taken back, when the process is gone."""
+CELERY_S = 1.0
 POLL_S = 10.0
 """The longest time between two looks for work that no message told of."""
 HUNG = 70
@@ -97,6 +99,8 @@ class FleetWorker:
 
     def run(self) -> int:
         """Work until somebody says to leave."""
+        for early in (signal.SIGTERM, signal.SIGINT):  # until Celery sets its own handlers
+            signal.signal(early, lambda number, _: self.leave(signal.Signals(number).name))
         with self._db.transaction() as tx:
             fleet.register(tx, self._me)
         self._presence.dead(())  # what dead workers left in scratch goes
@@ -148,6 +152,8 @@ class FleetWorker:
             self._say("the database does not answer; what is held goes back when its lease is over")
         self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")
         self._left.set()
+        time.sleep(CELERY_S)  # to give its message back
+        os._exit(0)
 
     def _gone(self) -> None:
         """Whatever hangs, the process ends."""
@@ -160,7 +166,7 @@ class FleetWorker:
             self._company.alone(Notice.REBALANCE)
         else:
             self.leave("the cloud takes this machine away")
-            os.kill(os.getpid(), 15)  # Celery leaves by the same path
+            os.kill(os.getpid(), signal.SIGTERM)  # Celery leaves by the same path
 
     def _shutting_down(self, *, sig: str, **_: Any) -> None:
         self.leave(sig if sig.startswith("SIG") else f"SIG{sig}")

@@ -21,9 +21,13 @@ ERRORS = (OSError, KombuError, OperationalError, RedisError)
 
 def check_broker(app: Celery, timeout_s: float = 5.0) -> None:
     """Whether the broker answers. Raises UsageError."""
-    url = app.connection_for_write().as_uri()  # without the password
     try:
-        with app.connection_for_write() as connection:
+        url = app.connection_for_write().as_uri()  # without the password
+    except (ValueError, TypeError, KeyError):
+        raise UsageError("SPOTSCRIBE_BROKER_URL cannot be read; it looks like redis://host:6379/0") from None
+    options = app.conf.broker_transport_options | {"socket_timeout": timeout_s}
+    try:
+        with app.connection_for_write(transport_options=options) as connection:
             connection.ensure_connection(max_retries=0, timeout=timeout_s)
             connection.default_channel.client.ping()
     except ERRORS as e:

@@ -8,6 +8,7 @@ import time
 import click
 
 from chunking.errors import UsageError
+from workers.bootstrap import end_tidily
 from workers.chaos import StormOptions, storm
 from workers.display import say
 from workers.options import DEBUG
@@ -50,6 +51,7 @@ def chaos(
     options = StormOptions(
         recordings, workers, seconds, _pause(every), lease_s, int(time.time()) if seed is None else seed, keep
     )
+    end_tidily()
     faults = storm(settings, options, say)
     for fault in faults:
         say(f"BROKEN: {fault}")

@@ -14,6 +14,7 @@ import click
 from chunking.errors import UsageError
 from pipeline.ingestion import Findings, find_recordings
 from pipeline.settings import default_batch_size, engine_options
+from workers.bootstrap import end_tidily
 from workers.display import clock, display, line, printable, say
 from workers.local import FileEnd, LocalRun, RunOptions, Summary
 from workers.options import BATCH_SIZE, DEBUG, DEVICE, FORMATS, decoding, formats_of, job_options
@@ -65,6 +66,7 @@ def run(
     findings = find_recordings(paths)
     _check_out(out)
     make_folder(settings.home, "SPOTSCRIBE_HOME")
+    end_tidily()
     with Presence(settings.home) as presence:
         local = LocalRun(settings, presence, options)
         before = local.submit(findings.found)
