@@ -1,88 +1,393 @@
-"""`make bench-queue`: what the queue does, in figures; it prints a table and never judges.
+"""`make bench-queue`: what the queue and a fleet on one machine do, in figures. It prints a table and judges nothing.
 
-Servers come from wheels, in a scratch folder. The machine, and what else runs on it, is part of every figure: it is
-named at the head, with its load before each part.
+Servers come from wheels, into a scratch folder. The machine is part of every figure: it is named at the head, and its
+load is told before each part, since others may work on it as well. What the tables alone stand is in queue_parts.py;
+here are the parts that need whole workers.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import resource
 import shutil
 import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from infra.laptop import PostgresHandle, Stack, stack
-from storage.database import Database
-from tests.benchmarks import queue_parts
-from tests.benchmarks.queue_parts import ClaimSizes, Figure, fresh_database
 from sqlalchemy import text
 
-PARTS = ("submit", "claims", "checkpoints")
+from infra.laptop import PostgresHandle, Stack, stack
+from pipeline.settings import Settings
+from storage.database import Database
+from tests.benchmarks import queue_parts
+from tests.benchmarks.queue_parts import ClaimSizes, Figure, fresh_database, url_of
+from tests.conftest import joined, package_file, read_16k, write_wav
+from workers.arena import Arena, arena
+from workers.wiring import Wiring
+
+PARTS = ("submit", "claims", "checkpoints", "fleet", "takeover")
+INBOX, WORK = "inbox", "work-in-progress"
+SERVERS = {"postgres": "Postgres", "weed": "S3", "valkey-server": "Redis"}
+THREADS = 2
+MODEL = ("--model", "tiny.en")
+MADE, MADE_S = 60, 12.0
+"""Without --audio: so many recordings of about so many seconds, joined from the clips that packages carry."""
+LONG_S = 595.0
+"""A recording of one shard and several batches."""
+PATIENCE_S = 300.0
+SETTLE_S = 3.0
+"""What a worker that says that it is at work gets to find its broker and to become idle."""
+CALLS, CALL_BYTES = 50, 200_000
+"""How often a round trip is measured; an S3 object of them."""
 
 
 def main() -> None:
+    """One line for each figure, as soon as it is known."""
     o = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end
     with _servers(durable=o.fsync) as (folder, servers):
-        for line in _head(servers):
-            print(line)
+        print("\n".join(_head(servers)), flush=True)
         for part in o.only:
-            print(f"{'':12}load average {os.getloadavg()[0]:.1f}", flush=True)
+            print(f"\n{part}, load average {os.getloadavg()[0]:.1f}", flush=True)
             for figure in _figures(part, servers, folder, o):
-                print(f"{figure.part:12}{figure.what:88}  {figure.value}{f'   (aim: {figure.aim})' if figure.aim else ''}", flush=True)
+                aim = f"   (aim: {figure.aim})" if figure.aim else ""
+                print(f"  {figure.what:74}  {figure.value}{aim}".rstrip(), flush=True)
 
 
-def _figures(part, servers, folder, o) -> Iterator[Figure]:
-    if part == "submit":
-        with fresh_database(servers.database_url) as d: yield from queue_parts.submit(d, o.recordings)
-    if part == "claims":
-        sizes = ClaimSizes(o.shards, tuple(o.claimers), tuple(o.limits), o.seconds, o.think_ms / 1000, o.explain)
-        with fresh_database(servers.database_url) as d: yield from queue_parts.claims(d, sizes)
-    if part == "checkpoints":
-        with fresh_database(servers.database_url) as d: yield from queue_parts.write_checkpoints(d, o.seconds / 2)
+def _figures(part: str, servers: Stack, folder: Path, o: argparse.Namespace) -> Iterator[Figure]:
+    if part == "fleet":
+        yield from fleet(servers, folder, o.audio, o.rounds)
+    elif part == "takeover":
+        yield from takeover(o.trials, o.lease)
+    else:
+        with fresh_database(servers.database_url) as database:
+            if part == "submit":
+                yield from queue_parts.submit(database, o.recordings)
+            elif part == "claims":
+                sizes = ClaimSizes(o.shards, o.claimers, o.limits, o.seconds, o.think_ms / 1000, o.explain)
+                yield from queue_parts.claims(database, sizes)
+            else:
+                yield from queue_parts.write_checkpoints(database, o.seconds / 2)
 
 
-class _Durable(PostgresHandle):
+def _options() -> argparse.Namespace:
+    p = argparse.ArgumentParser(prog="bench_queue", description=__doc__.split("\n", 1)[0])
+    p.add_argument("--only", type=_some_parts, default=PARTS, metavar="PART,…", help=", ".join(PARTS))
+    p.add_argument("--recordings", type=int, default=100_000, help="submit: how many")
+    p.add_argument("--shards", type=int, default=1_000_000, help="claims: how many are queued")
+    p.add_argument("--claimers", type=_numbers, default=(2, 16), metavar="N,…", help="claims: processes")
+    p.add_argument("--limits", type=_numbers, default=(1, 16), metavar="N,…", help="claims: shards of one claim")
+    p.add_argument("--think-ms", type=float, default=20.0, help="claims: from one to the next")
+    p.add_argument("--explain", action="store_true", help="claims: print the query's plan")
+    p.add_argument("--seconds", type=float, default=20.0, help="claims: of each run; checkpoints: half of it")
+    p.add_argument("--audio", type=Path, metavar="DIR", help="fleet: a folder of recordings, else made ones")
+    p.add_argument("--rounds", type=int, default=3, help="fleet")
+    p.add_argument("--trials", type=int, default=3, help="takeover")
+    p.add_argument("--lease", type=float, default=20.0, metavar="SECONDS", help="takeover")
+    p.add_argument("--fsync", action="store_true", help="a Postgres that waits for the disk; else it does not")
+    return p.parse_args()
+
+
+def _numbers(given: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in given.split(","))
+
+
+def _some_parts(given: str) -> tuple[str, ...]:
+    if unknown := set(given.split(",")) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(PARTS)}")
+    return tuple(given.split(","))
+
+
+class DurablePostgres(PostgresHandle):
+    """One that outlives a power cut."""
+
     def command(self) -> list[str]:
         return [*super().command(), "--fsync=on"]
 
 
 @contextmanager
-def _servers(*, durable: bool):
+def _servers(*, durable: bool) -> Iterator[tuple[Path, Stack]]:
+    """A scratch folder and servers, which this process and its children find in the environment, and nothing else."""
     folder = Path(tempfile.mkdtemp(prefix="spotscribe-bench-"))
     try:
         with ExitStack() as ends:
             servers = ends.enter_context(stack(folder / "servers"))
             if durable:
-                servers = replace(servers, database_url=ends.enter_context(_Durable(folder / "durable")).url)
+                servers = replace(servers, database_url=ends.enter_context(DurablePostgres(folder / "durable")).url)
+            for name in [n for n in os.environ if n.startswith(("SPOTSCRIBE_", "AWS_"))]:
+                del os.environ[name]
+            os.environ |= servers.environment()
+            os.environ |= {"SPOTSCRIBE_HOME": str(folder / "home"), "SPOTSCRIBE_WORK_URL": f"s3://{WORK}"}
+            os.environ |= {"SPOTSCRIBE_CPU_THREADS": str(THREADS), "SPOTSCRIBE_CLOUD": "none"}
+            for bucket in (INBOX, WORK):
+                Wiring(Settings()).s3.create_bucket(Bucket=bucket)
             yield folder, servers
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
-def _head(servers):
-    return ["x"]
 
-def _options():
-    p = argparse.ArgumentParser()
-    p.add_argument("--only", type=lambda s: s.split(","), default=list(PARTS))
-    p.add_argument("--recordings", type=int, default=100_000)
-    p.add_argument("--shards", type=int, default=1_000_000)
-    ints = lambda s: [int(x) for x in s.split(",")]
-    p.add_argument("--claimers", type=ints, default=[2, 16])
-    p.add_argument("--limits", type=ints, default=[1, 16])
-    p.add_argument("--seconds", type=float, default=20)
-    p.add_argument("--think-ms", type=float, default=20)
-    p.add_argument("--explain", action="store_true")
-    p.add_argument("--fsync", action="store_true")
-    return p.parse_args()
+def _head(servers: Stack) -> list[str]:
+    database = Database(servers.database_url)
+    with database.reading() as tx:
+        names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
+        version, fsync, commit, buffers = (tx.execute(text(f"SHOW {n}")).scalar_one() for n in names)
+    database.close()
+    told = {
+        k.strip(): v.strip() for k, _, v in (x.partition(":") for x in Path("/proc/cpuinfo").read_text().splitlines())
+    }
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return [
+        f"{told.get('model name', platform.machine())}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB,"
+        f" {platform.system()} {platform.release()}, Python {platform.python_version()}",
+        f"Postgres {version} on the same cores: fsync {fsync}, synchronous_commit {commit}, shared_buffers {buffers}",
+        *(
+            []
+            if fsync == "on"
+            else ["fsync is off, so no COMMIT below waits for a disk; --fsync measures one that does"]
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How long the same recordings took once."""
+
+    wall_s: float
+    cpu_s: float
+    """Of all processes but the servers, from their start to their end."""
+    delivered_s: float = 0.0
+    """Like `wall_s`, to the last file."""
+    transactions: int = 0
+    servers: tuple[tuple[str, float], ...] = ()
+    """CPU seconds of each server."""
+    audio_s: float = 0.0
+
+
+def fleet(servers: Stack, folder: Path, audio: Path | None, rounds: int) -> Iterator[Figure]:
+    """The same recordings by `spotscribe run` and, from S3 to Postgres, by one worker, in turn."""
+    files = _recordings(folder, audio)
+    s3 = Wiring(Settings()).s3
+    for file in files:
+        s3.upload_file(str(file), INBOX, f"calls/{file.name}")
+    local, remote = [], []
+    for i in range(rounds):
+        local.append(_run(folder / f"run{i}", files))
+        remote.append(_work(servers, folder / f"worker{i}", len(files)))
+    seconds = remote[0].audio_s
+    ratio = statistics.median(r.wall_s for r in local) / statistics.median(r.wall_s for r in remote)
+
+    def told(walls: Sequence[float]) -> str:
+        wall = statistics.median(walls)
+        return f"{wall:.1f} s, {seconds / wall:.1f}x   ({', '.join(f'{w:.1f}' for w in walls)})"
+
+    yield Figure(f"run: {len(files)} recordings, {seconds:.0f} s, {MODEL[1]}, {THREADS} threads, median of {rounds}", told([r.wall_s for r in local]))  # fmt: skip
+    yield Figure("one worker, S3 → Postgres: first claim to the last job's end", told([r.wall_s for r in remote]))
+    yield Figure("one worker: first claim to the last file in S3", told([r.delivered_s for r in remote]))
+    yield Figure("speed of the worker ÷ speed of run", f"{ratio:.2f}", "≥ 0.9")
+    yield from _where_it_goes(servers, s3, local, remote, len(files))
+
+
+def _where_it_goes(
+    servers: Stack, s3: Any, local: Sequence[Round], remote: Sequence[Round], files: int
+) -> Iterator[Figure]:
+    """CPU seconds, and what a round trip to the servers takes when nothing else goes on."""
+    median = statistics.median
+    spent = {name: median(dict(r.servers)[name] for r in remote) for name in SERVERS.values()}
+    yield Figure(
+        "CPU of a round, with start and model: run; worker; servers meanwhile",
+        f"{median(r.cpu_s for r in local):.1f} s; {median(r.cpu_s for r in remote):.1f} s;"
+        f" {', '.join(f'{k} {v:.1f} s' for k, v in spent.items())}",
+    )
+    database, body, key = Database(servers.database_url), os.urandom(CALL_BYTES), {"Bucket": WORK, "Key": "trip"}
+
+    def transact() -> None:
+        with database.transaction() as tx:
+            tx.execute(text("SELECT 1"))
+
+    def get() -> None:
+        s3.get_object(**key)["Body"].read()
+
+    calls: dict[str, Callable[[], object]] = {
+        "transaction": transact,
+        "put": lambda: s3.put_object(**key, Body=body),
+        "get": get,
+        "delete": lambda: s3.delete_object(**key),
+    }
+    ms = {name: _call_ms(call) for name, call in calls.items()}
+    database.close()
+    per = median(r.transactions for r in remote) / files
+    yield Figure(
+        f"Postgres: a transaction that reads one row; {per:.0f} transactions a recording",
+        f"{ms.pop('transaction'):.1f} ms",
+    )
+    yield Figure(
+        f"S3: {' / '.join(ms)} of {CALL_BYTES // 1000} kB; a recording takes 3 puts or more, 2 gets, 1 delete",
+        f"{' / '.join(f'{v:.1f}' for v in ms.values())} ms",
+    )
+
+
+def _call_ms(call: Callable[[], object]) -> float:
+    took = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        call()
+        took.append(1000 * (time.perf_counter() - began))
+    return statistics.median(took)
+
+
+def _recordings(folder: Path, audio: Path | None) -> list[Path]:
+    if audio is not None:
+        return sorted(p for p in audio.iterdir() if p.suffix in {".wav", ".flac", ".mp3", ".ogg", ".m4a"})
+    (folder / "audio").mkdir()
+    clips = sorted(package_file("pytest_audioeval", "samples", "audio", "en").glob("*.wav"))
+    sounds = [read_16k(c) for c in (*clips, package_file("moonshine_onnx", "assets", "beckett.wav"))]
+    made = (joined(sounds, pause_s=0.5, seconds=MADE_S, seed=i) for i in range(MADE))
+    return [write_wav(folder / "audio" / f"{i:03d}.wav", sound) for i, sound in enumerate(made)]
+
+
+def _run(home: Path, files: Sequence[Path]) -> Round:
+    command = [*_spotscribe("run"), *map(str, files), *MODEL, "--language", "en", "--out", str(home / "out"), "--json"]
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("SPOTSCRIBE_")}
+    alone |= {"SPOTSCRIBE_HOME": str(home), "SPOTSCRIBE_CPU_THREADS": str(THREADS)}
+    before = _cpu_of_ended()
+    done = subprocess.run(command, env=alone, capture_output=True, check=True)
+    return Round(json.loads(done.stdout)["wall_s"], _cpu_of_ended() - before)
+
+
+def _work(servers: Stack, home: Path, files: int) -> Round:
+    """One worker, at work before the recordings are submitted, on tables and queues of its own."""
+    home.mkdir()
+    with fresh_database(servers.database_url) as database, (home / "log").open("wb") as log:
+        own = {
+            "HOME": home,
+            "QUEUE": home.name,
+            "OUT_URL": f"s3://{WORK}/{home.name}",
+            "DATABASE_URL": url_of(database),
+        }
+        environment = os.environ | {f"SPOTSCRIBE_{k}": str(v) for k, v in own.items()}
+        before = _cpu_of_ended()
+        command = [*_spotscribe("worker"), *MODEL, "--cpu-threads", str(THREADS)]
+        worker = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
+        try:
+            _until(lambda: b"at work" in (home / "log").read_bytes())
+            time.sleep(SETTLE_S)
+            found = _timed(database, environment, files)
+        finally:
+            worker.terminate()
+            worker.wait()
+        return replace(found, cpu_s=_cpu_of_ended() - before)
+
+
+def _timed(database: Database, environment: dict[str, str], files: int) -> Round:
+    """Submit, and see how long it takes by the database's clock."""
+    busy = _cpu_of_servers()
+    submitted = [*_spotscribe("submit"), f"s3://{INBOX}/calls/", *MODEL, "--language", "en"]
+    submitting = subprocess.Popen(submitted, env=environment, stdout=subprocess.DEVNULL)
+    # The first claim's lease ends one lease after it, and is not renewed before a quarter of that is over.
+    claimed = "SELECT min(lease_until) - make_interval(secs => 20) FROM jobs WHERE state = 'preparing'"
+    left = "SELECT (SELECT count(*) FROM jobs WHERE finished_at IS NULL) + (SELECT count(*) FROM outputs WHERE written_at IS NULL)"
+    ends = "SELECT max(finished_at), (SELECT max(written_at) FROM outputs), sum(duration_s), count(*) FILTER (WHERE state = 'done') FROM jobs"
+    trips = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+    began = _until(lambda: _one(database, claimed)[0], every_s=0.01)
+    _until(lambda: not _one(database, left)[0], every_s=0.5)
+    submitting.wait()
+    finished, delivered, audio_s, done = _one(database, ends)
+    if done != files:
+        raise SystemExit(f"only {done} of {files} recordings were transcribed by the worker")
+    spent = tuple((name, s - busy[name]) for name, s in _cpu_of_servers().items())
+    wall, to_file = (finished - began).total_seconds(), (delivered - began).total_seconds()
+    return Round(wall, 0.0, to_file, _one(database, trips)[0], spent, audio_s)
+
+
+def _one(database: Database, query: str, **values: object) -> Any:
+    with database.reading() as tx:
+        return tx.execute(text(query), values).one()
+
+
+def _until(found: Callable[[], Any], *, every_s: float = 0.05) -> Any:
+    """What `found` finds, once it finds something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (answer := found()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"nothing happened for {PATIENCE_S:.0f} s")
+        time.sleep(every_s)
+    return answer
+
+
+def _spotscribe(command: str) -> list[str]:
+    return [sys.executable, "-m", "workers", command]
+
+
+def _cpu_of_ended() -> float:
+    """CPU seconds of the children of this process that have ended, with theirs: not the servers."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def _cpu_of_servers() -> dict[str, float]:
+    """CPU seconds so far of the servers that this process has started, by their kind."""
+    found, tick = dict.fromkeys(SERVERS.values(), 0.0), os.sysconf("SC_CLK_TCK")
+    parents, spent, kinds = {}, {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue  # it has just ended
+        pid, fields = int(stat.parent.name), rest.split()
+        parents[pid], kinds[pid] = int(fields[1]), head.partition("(")[2]
+        spent[pid] = sum(map(int, fields[11:15])) / tick  # its own, and of its children that have ended
+    for pid, kind in kinds.items():
+        if kind in SERVERS and os.getpid() in {parents[pid], parents.get(parents[pid])}:
+            found[SERVERS[kind]] += spent[pid]
+    return found
+
+
+def takeover(trials: int, lease_s: float) -> Iterator[Figure]:
+    """A worker is killed in the middle of a shard, and another one stands by: when does the shard go on?"""
+    with arena(Settings(engine="paced"), lease_s=lease_s) as place:
+        files = place.record(*[LONG_S] * trials)
+        for _ in range(2):
+            place.start()
+        took = [_kill_and_wait(place, file) for file in files]
+    seconds = ", ".join(f"{s:.1f}" for s in took)
+    yield Figure(
+        f"SIGKILL to the shard's first checkpoint elsewhere, another worker idle, {trials} trials",
+        f"median {statistics.median(took):.1f} s, max {max(took):.1f} s   ({seconds})",
+        f"a lease is {lease_s:.0f} s",
+    )
+
+
+def _kill_and_wait(place: Arena, file: Path) -> float:
+    database = place.wiring.database
+    alive = [w for w in place.workers if w.poll() is None]
+    _until(lambda: all("at work" in place.said(w) for w in alive))
+    time.sleep(SETTLE_S)
+    place.submit([file])
+    held = (
+        "SELECT (SELECT ROW(s.id, s.fence, s.worker)::text FROM shards s WHERE s.state = 'running' AND"
+        " (SELECT count(*) FROM checkpoints c WHERE c.shard_id = s.id) BETWEEN 1 AND s.chunks - 5 LIMIT 1)"
+    )
+    shard, fence, name = _until(lambda: _one(database, held)[0], every_s=0.005).strip("()").split(",")
+    [victim] = [w for w in alive if f"-{w.pid}-" in name]
+    victim.kill()
+    killed = time.time()
+    later = "SELECT extract(epoch FROM min(created_at)) FROM checkpoints WHERE shard_id = :shard AND fence > :fence"
+    resumed = _until(lambda: _one(database, later, shard=int(shard), fence=int(fence))[0], every_s=0.1)
+    place.start()
+    place.settle(PATIENCE_S)
+    return float(resumed) - killed
+
 
 if __name__ == "__main__":
     main()

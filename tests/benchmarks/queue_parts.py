@@ -31,13 +31,14 @@ JOBS = 5
 CHUNKS = 24
 """Of a shard in the claims: ten minutes of speech. Its plan is some 3 kB of JSON, which each claim copies."""
 AIM_MS = 10.0
+EMPTY_EVERY = 8
+"""After every eighth claim a transaction that does nothing is timed, in the same process, for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One line of the table."""
 
-    part: str
     what: str
     value: str
     aim: str = ""
@@ -75,7 +76,6 @@ def submit(database: Database, recordings: int) -> Iterator[Figure]:
                 outputs.want_all(tx, [WantedOutput(d.job, "json", p) for d, p in zip(done, places, strict=True)])
         seconds = time.perf_counter() - began
         yield Figure(
-            "submit",
             f"{recordings} recordings, {how}, a file wanted of each, {AT_ONCE} to a transaction",
             f"{seconds:.1f} s, {recordings / seconds:.0f} recordings/s",
         )
@@ -112,50 +112,40 @@ class Claimed:
     """Seconds since the start."""
     ms: float
     rows: int
+    empty_ms: float | None
+    """What a transaction that claims nothing took after some of them: what machine and driver alone take."""
 
 
 def claims(database: Database, sizes: ClaimSizes) -> Iterator[Figure]:
     """Claimers against a long queue. What one run left dead is vacuumed before the next, and not during it."""
     began = time.perf_counter()
     _queue_shards(database, sizes.shards)
-    yield Figure(
-        "claims", f"{sizes.shards} shards put into the queue by SQL, for this", f"{time.perf_counter() - began:.0f} s"
-    )
+    yield Figure(f"{sizes.shards} shards put into the queue by SQL, for this", f"{time.perf_counter() - began:.0f} s")
     for limit in sizes.limits:
         for count in sizes.claimers:
             _vacuum(database)
             before = _explained(database, limit)
-            claimer = Claimer(_url(database), limit, sizes.seconds, sizes.think_s)
+            claimer = Claimer(url_of(database), limit, sizes.seconds, sizes.think_s)
             found = [c for each in _together(_claim, [claimer] * count) for c in each]
             after = _explained(database, limit)
             who = f"{count} claimers, limit {limit}"
             yield from _claim_figures(who, found, sizes)
-            yield Figure("claims", f"{who}: the query, before → after the run", f"{_plan(before)} → {_plan(after)}")
+            yield Figure(f"{who}: the query, before → after the run", f"{_plan(before)} → {_plan(after)}")
             if sizes.explain:
-                yield from (Figure("plan", line, "") for line in after)
+                yield from (Figure(line, "") for line in after)
 
 
 def _claim_figures(who: str, found: Sequence[Claimed], sizes: ClaimSizes) -> Iterator[Figure]:
-    ms, rows = [c.ms for c in found], sum(c.rows for c in found)
-    tenth = sizes.seconds / 10
+    rows, tenth = sum(c.rows for c in found), sizes.seconds / 10
     early = [c.ms for c in found if c.at < tenth]
     late = [c.ms for c in found if c.at >= sizes.seconds - tenth]
-    quantiles = "/".join(f"{_quantile(ms, q):.1f}" for q in (0.5, 0.95, 0.99, 1.0))
-    yield Figure(
-        "claims",
-        f"{who}, {1000 * sizes.think_s:.0f} ms between: p50/p95/p99/max of a claim's transaction",
-        f"{quantiles} ms",
-        f"p99 < {AIM_MS:.0f} ms",
-    )
-    yield Figure(
-        "claims", f"{who}: rate", f"{len(found) / sizes.seconds:.0f} claims/s, {rows / sizes.seconds:.0f} shards/s"
-    )
-    yield Figure(
-        "claims",
-        f"{who}: p50, p99 in the first → last tenth of the run, {rows} shards taken",
-        f"{_quantile(early, 0.5):.1f}, {_quantile(early, 0.99):.1f} → {_quantile(late, 0.5):.1f},"
-        f" {_quantile(late, 0.99):.1f} ms",
-    )
+    empty = [c.empty_ms for c in found if c.empty_ms is not None]
+    yield Figure(f"{who}: p50/p95/p99/max of a claim", _spread([c.ms for c in found]), f"p99 < {AIM_MS:.0f} ms")
+    yield Figure(f"{who}: the same of SELECT 1 in a transaction, beside it", _spread(empty))
+    yield Figure(f"{who}: claims in the first tenth of the run", _spread(early))
+    yield Figure(f"{who}: claims in the last tenth, {rows} shards taken", _spread(late))
+    rates = f"{len(found) / sizes.seconds:.0f} claims/s, {rows / sizes.seconds:.0f} shards/s"
+    yield Figure(f"{who}: rate, {1000 * sizes.think_s:.0f} ms from one claim to the next", rates)
 
 
 def _queue_shards(database: Database, shards: int) -> None:
@@ -187,13 +177,21 @@ def _claim(claimer: Claimer) -> list[Claimed]:
         with database.transaction() as tx:
             taken = leases.claim(tx, Step.TRANSCRIBE, "bench", limit=claimer.limit, engine=OPTIONS.engine)
         if began:
-            found.append(Claimed(at - began, 1000 * (time.perf_counter() - at), len(taken)))
+            ms = 1000 * (time.perf_counter() - at)
+            time.sleep(claimer.think_s)
+            found.append(Claimed(at - began, ms, len(taken), None if len(found) % EMPTY_EVERY else _empty_ms(database)))
         else:
             _barrier.wait()
             began = time.perf_counter()
-        time.sleep(claimer.think_s)
     database.close()
     return found
+
+
+def _empty_ms(database: Database) -> float:
+    began = time.perf_counter()
+    with database.transaction() as tx:
+        tx.execute(text("SELECT 1"))
+    return 1000 * (time.perf_counter() - began)
 
 
 def _explained(database: Database, limit: int) -> list[str]:
@@ -236,12 +234,11 @@ def write_checkpoints(database: Database, seconds: float) -> Iterator[Figure]:
     """Results of chunks, as batches write them, all of a transaction in one shard."""
     for writers in (1, 4):
         for rows in (16, 64):
-            made = [Writer(_url(database), i, rows, seconds) for i in range(writers)]
+            made = [Writer(url_of(database), i, rows, seconds) for i in range(writers)]
             with database.transaction() as tx:
                 tx.execute(text("TRUNCATE recordings CASCADE"))
             written = sum(_together(_write, made))
             yield Figure(
-                "checkpoints",
                 f"{writers} writer{'s' if writers > 1 else ''}, {rows} results of 5 segments to a transaction",
                 f"{written / seconds:.0f} rows/s, {written / seconds / rows:.0f} transactions/s",
             )
@@ -300,10 +297,10 @@ def _together(do: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         return pool.map(do, tasks, chunksize=1)
 
 
-def _quantile(values: Sequence[float], q: float) -> float:
-    ordered = sorted(values)
-    return ordered[round(q * (len(ordered) - 1))] if ordered else float("nan")
+def _spread(ms: Sequence[float]) -> str:
+    ordered = sorted(ms) or [float("nan")]
+    return "/".join(f"{ordered[round(q * (len(ordered) - 1))]:.1f}" for q in (0.5, 0.95, 0.99, 1.0)) + " ms"
 
 
-def _url(database: Database) -> str:
+def url_of(database: Database) -> str:
     return database.url.render_as_string(hide_password=False)
