@@ -11,7 +11,7 @@ from typing import Any
 import click
 from sqlalchemy import Connection
 
-from chunking.errors import TransientError, UsageError
+from chunking.errors import Rejected, TransientError, UsageError
 from pipeline.ingestion import Named, find_everywhere, target_paths
 from pipeline.settings import PREFIX
 from storage import jobs, outputs, submission
@@ -94,6 +94,8 @@ def _found(names: Sequence[str], wiring: Wiring) -> tuple[list[Named], int]:
         found, skipped = find_everywhere(_lines(names), lambda: S3Bucket(wiring.s3))
     except TransientError as e:
         raise UsageError(f"{e}: see {PREFIX}S3_ENDPOINT") from None
+    except Rejected as e:
+        raise UsageError(str(e)) from None
     if not found:
         raise UsageError("no recordings were named")
     return found, skipped
