@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -215,7 +216,16 @@ class FleetWorker:
         )  # fmt: skip
 
     def _aside(self, name: str, run: Callable[[], None]) -> None:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        """In a thread of its own, without which the process is worth nothing."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except Exception:
+                traceback.print_exc()
+                os._exit(HUNG)
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()
 
     def _say(self, text: str) -> None:
         print(f"{self._me.name}: {text}", file=sys.stderr, flush=True)

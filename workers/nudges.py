@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery
@@ -57,16 +58,16 @@ class Nudges:
         """Wait until all has been sent, or could not be; no longer than that."""
         return self._idle.wait(seconds)
 
-    def depth(self, queue: str) -> int:
-        """Messages that wait in a queue. Raises one of ERRORS."""
+    def depth(self, queue: str) -> int | None:
+        """Messages that wait in a queue; None where the broker does not say."""
         with self._lock:
             try:
                 channel = self._channel()
                 found = celery_app.queue(self._app, queue)
                 return int(channel.queue_declare(queue=found.name, passive=False).message_count)
-            except ERRORS:
+            except Exception:
                 self._close()
-                raise
+                return None
 
     def _loop(self) -> None:
         while True:
@@ -87,7 +88,7 @@ class Nudges:
                         TASK, (row,), queue=celery_app.queue(self._app, queue), connection=self._connection
                     )
                     return
-                except ERRORS:
+                except Exception:  # whatever it is: a nudge may be lost, this thread may not
                     self._close()
 
     def _channel(self) -> Any:
@@ -99,7 +100,8 @@ class Nudges:
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.release()
+            with suppress(Exception):
+                connection.release()
 
 
 def _plain(error: BaseException) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, func, or_, select, text
 
-from chunking.errors import TransientError
+from chunking.errors import PermanentError, TransientError
 from pipeline.finish import sweep
 from storage import fleet, leases
 from storage.database import Database, now_plus
@@ -20,7 +21,7 @@ from storage.leases import Step
 from storage.objects import ObjectStore
 from storage.quarantine import quarantine
 from workers.celery_app import CPU, gpu
-from workers.nudges import ERRORS, Nudges
+from workers.nudges import Nudges
 
 MOST_NUDGES = 64
 """Messages in a queue beyond which no more are sent: a nudge is for a worker, not for a row."""
@@ -55,7 +56,8 @@ class Reconciler:
                 found = self.once()
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
-                    sweep(self._db, self._store)
+                    with suppress(PermanentError):  # no rights to list or delete: doctor says so
+                        sweep(self._db, self._store)
             except TransientError:
                 # The database was away, or the store: workers get the time to renew before anything is taken from them.
                 stop.wait(self._lease_s / 2)
@@ -83,11 +85,10 @@ class Reconciler:
         return bool(tx.execute(lock).scalar())
 
     def _top_up(self, queue: str, rows: int) -> None:
-        try:
-            missing = min(rows, MOST_NUDGES) - self._nudges.depth(queue)
-        except ERRORS:
+        depth = self._nudges.depth(queue)
+        if depth is None:
             return  # workers look by themselves
-        for _ in range(missing):
+        for _ in range(min(rows, MOST_NUDGES) - depth):
             self._nudges.send(queue, 0)
 
 

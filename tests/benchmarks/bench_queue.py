@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ class Round:
 
     wall_s: float
     cpu_s: float
-    """Of all processes but the servers, from their start to their end."""
+    """Of run from its start to its end; of the worker from the first claim on."""
     delivered_s: float = 0.0
     """Like `wall_s`, to the last file."""
     transactions: int = 0
@@ -195,19 +195,20 @@ def fleet(servers: Stack, folder: Path, audio: Path | None, rounds: int) -> Iter
     yield Figure("one worker, S3 → Postgres: first claim to the last job's end", told([r.wall_s for r in remote]))
     yield Figure("one worker: first claim to the last file in S3", told([r.delivered_s for r in remote]))
     yield Figure("speed of the worker ÷ speed of run", f"{ratio:.2f}", "≥ 0.9")
-    yield from _where_it_goes(servers, s3, local, remote, len(files))
+    shortest = min(files, key=lambda f: f.stat().st_size)
+    yield from _where_it_goes(servers, s3, local, remote, _run(folder / "start", [shortest]).cpu_s, len(files))
 
 
 def _where_it_goes(
-    servers: Stack, s3: Any, local: Sequence[Round], remote: Sequence[Round], files: int
+    servers: Stack, s3: Any, local: Sequence[Round], remote: Sequence[Round], start_cpu_s: float, files: int
 ) -> Iterator[Figure]:
     """CPU seconds, and what a round trip to the servers takes when nothing else goes on."""
     median = statistics.median
     spent = {name: median(dict(r.servers)[name] for r in remote) for name in SERVERS.values()}
+    yield Figure("CPU of a round without start and model: run", f"{median(r.cpu_s for r in local) - start_cpu_s:.1f} s")
     yield Figure(
-        "CPU of a round, with start and model: run; worker; servers meanwhile",
-        f"{median(r.cpu_s for r in local):.1f} s; {median(r.cpu_s for r in remote):.1f} s;"
-        f" {', '.join(f'{k} {v:.1f} s' for k, v in spent.items())}",
+        "CPU of a round without start and model: worker; servers",
+        f"{median(r.cpu_s for r in remote):.1f} s; {', '.join(f'{k} {v:.1f} s' for k, v in spent.items())}",
     )
     database, body, key = Database(servers.database_url), os.urandom(CALL_BYTES), {"Bucket": WORK, "Key": "trip"}
 
@@ -276,17 +277,17 @@ def _work(servers: Stack, home: Path, files: int) -> Round:
             "DATABASE_URL": url_of(database),
         }
         environment = os.environ | {f"SPOTSCRIBE_{k}": str(v) for k, v in own.items()}
-        before = _cpu_of_ended()
         command = [*_spotscribe("worker"), *MODEL, "--cpu-threads", str(THREADS)]
         worker = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
         try:
             _until(lambda: b"at work" in (home / "log").read_bytes())
             time.sleep(SETTLE_S)
+            before = _cpu_below(worker.pid)
             found = _timed(database, environment, files)
+            return replace(found, cpu_s=_cpu_below(worker.pid) - before)
         finally:
             worker.terminate()
             worker.wait()
-        return replace(found, cpu_s=_cpu_of_ended() - before)
 
 
 def _timed(database: Database, environment: dict[str, str], files: int) -> Round:
@@ -307,7 +308,7 @@ def _timed(database: Database, environment: dict[str, str], files: int) -> Round
         raise SystemExit(f"only {done} of {files} recordings were transcribed by the worker")
     spent = tuple((name, s - busy[name]) for name, s in _cpu_of_servers().items())
     wall, to_file = (finished - began).total_seconds(), (delivered - began).total_seconds()
-    return Round(wall, 0.0, to_file, _one(database, trips)[0], spent, audio_s)
+    return Round(wall, 0.0, to_file, 0.0, _one(database, trips)[0], spent, audio_s)
 
 
 def _one(database: Database, query: str, **values: object) -> Any:
@@ -336,20 +337,36 @@ def _cpu_of_ended() -> float:
 
 
 def _cpu_of_servers() -> dict[str, float]:
-    """CPU seconds so far of the servers that this process has started, by their kind."""
-    found, tick = dict.fromkeys(SERVERS.values(), 0.0), os.sysconf("SC_CLK_TCK")
-    parents, spent, kinds = {}, {}, {}
+    """CPU seconds so far of the servers that this process has started."""
+    found = dict.fromkeys(SERVERS.values(), 0.0)
+    for pid, (_, name, _) in (processes := _processes()).items():
+        if name in SERVERS and processes[pid][0] == os.getpid():
+            found[SERVERS[name]] += _cpu_below(pid)
+    return found
+
+
+def _cpu_below(pid: int) -> float:
+    """CPU seconds so far of a process and all below it."""
+    processes = _processes()
+    return sum(spent for p, (_, _, spent) in processes.items() if pid in _ancestors(processes, p))
+
+
+def _ancestors(processes: dict[int, tuple[int, str, float]], pid: int) -> set[int]:
+    found = {pid}
+    while pid in processes and (pid := processes[pid][0]):
+        found.add(pid)
+    return found
+
+
+def _processes() -> dict[int, tuple[int, str, float]]:
+    """Parent, name and CPU seconds, those of its children that have ended included, of every process."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with suppress(OSError):  # it has just ended
             head, _, rest = stat.read_text().rpartition(")")
-        except OSError:
-            continue  # it has just ended
-        pid, fields = int(stat.parent.name), rest.split()
-        parents[pid], kinds[pid] = int(fields[1]), head.partition("(")[2]
-        spent[pid] = sum(map(int, fields[11:15])) / tick  # its own, and of its children that have ended
-    for pid, kind in kinds.items():
-        if kind in SERVERS and os.getpid() in {parents[pid], parents.get(parents[pid])}:
-            found[SERVERS[kind]] += spent[pid]
+            fields = rest.split()
+            spent = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            found[int(stat.parent.name)] = int(fields[1]), head.partition("(")[2], spent
     return found
 
 

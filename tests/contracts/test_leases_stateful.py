@@ -164,8 +164,9 @@ class Fleet(RuleBasedStateMachine):
         for lease in held:
             self.row(lease).overslept = False
 
-    @rule(lease=given, chunks=CHUNKS)
-    def checkpoint(self, lease: Lease, chunks: set[int]) -> None:
+    @rule(lease=given, stale=st.booleans(), chunks=CHUNKS)
+    def checkpoint(self, lease: Lease, chunks: set[int], stale: bool = True) -> None:
+        lease = self.any_or_live(lease, stale)
         if lease.step is not Step.TRANSCRIBE:
             return
         if not self.live(lease):
@@ -175,9 +176,10 @@ class Fleet(RuleBasedStateMachine):
         asked = [c for i, c in enumerate(shard.chunks) if i in chunks]
         self.write(lease, asked)
 
-    @rule(lease=given)
-    def complete(self, lease: Lease) -> None:
+    @rule(lease=given, stale=st.booleans())
+    def complete(self, lease: Lease, stale: bool = True) -> None:
         """The step is done. A shard's last chunks are written in the transaction that ends it."""
+        lease = self.any_or_live(lease, stale)
         if not self.live(lease):
             self.refused(lambda tx: leases.end(tx, lease, "done"))
             if lease.step is Step.PREPARE:
@@ -191,8 +193,9 @@ class Fleet(RuleBasedStateMachine):
         else:
             self.write(lease, self.shards[lease.id].chunks, ending=True)
 
-    @rule(lease=given, wait=st.booleans())
-    def release(self, lease: Lease, wait: bool) -> None:
+    @rule(lease=given, stale=st.booleans(), wait=st.booleans())
+    def release(self, lease: Lease, stale: bool, wait: bool) -> None:
+        lease = self.any_or_live(lease, stale)
         with self.db.transaction() as tx:
             assert leases.release(tx, lease, wait_s=LONG_S if wait else 0.0) == self.live(lease)
         if self.live(lease):
@@ -200,8 +203,9 @@ class Fleet(RuleBasedStateMachine):
             row.free(lease.step.ready)
             row.waits = wait
 
-    @rule(lease=given, passes=st.booleans())
-    def fail(self, lease: Lease, passes: bool) -> None:
+    @rule(lease=given, stale=st.booleans(), passes=st.booleans())
+    def fail(self, lease: Lease, stale: bool, passes: bool) -> None:
+        lease = self.any_or_live(lease, stale)
         if lease.step is Step.TRANSCRIBE:
             self.fail_shard(lease, passes=passes)
         elif not self.live(lease):
@@ -424,6 +428,11 @@ class Fleet(RuleBasedStateMachine):
 
     def row(self, lease: Lease) -> Row:
         return self.rows(lease.step)[lease.id]
+
+    def any_or_live(self, lease: Lease, stale: bool) -> Lease:
+        """That lease, which is most likely stale, or else one that is not, if there is any."""
+        live = [x for x in self.owners if self.live(x)]
+        return lease if stale or not live or lease in live else live[lease.fence % len(live)]
 
     def live(self, lease: Lease) -> bool:
         row = self.rows(lease.step).get(lease.id)

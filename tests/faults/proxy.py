@@ -250,13 +250,11 @@ class S3Proxy:
 
 def seldom(times: int, fault: Fault) -> Fault:
     """That fault, no more often than so many times."""
-    left = iter(range(times))
+    left = [True] * times
     lock = threading.Lock()
 
     def limited(call: Call) -> bool:
         with lock:
-            if next(left, None) is None:
-                return False
-        return fault(call)
+            return bool(left) and fault(call) and left.pop()
 
     return limited

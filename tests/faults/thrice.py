@@ -9,9 +9,8 @@ from workers.nudges import Nudges
 def thrice() -> None:
     publish = Nudges._publish
 
-    def repeated(self: Nudges, queue: str, row: int) -> None:
-        for _ in range(3):
-            publish(self, queue, row)
+    def repeated(self: Nudges, queue: str, row: int) -> bool:
+        return all(publish(self, queue, row) for _ in range(3))
 
     Nudges._publish = repeated  # type: ignore[method-assign]
 
