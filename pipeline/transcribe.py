@@ -12,15 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
-
-from sqlalchemy import Connection
 
 from chunking.errors import (
     DatabaseAway,
     DeviceLost,
-    LeaseLost,
     OutOfMemory,
     PermanentError,
     SpotscribeError,
@@ -28,12 +24,13 @@ from chunking.errors import (
 )
 from pipeline.batching import Waiting, next_batch
 from pipeline.company import Company
-from pipeline.engine import Answer, Ask, Engine, Floats
+from pipeline.engine import Answer, Engine, Floats
 from pipeline.inhand import ClaimOptions, InHand
-from pipeline.reading import Reading, Request
-from pipeline.shards import OpenShard, ShardLoader
+from pipeline.ledger import Ledger, Work, Written
+from pipeline.reading import Reading
+from pipeline.shards import ShardLoader
 from pipeline.telemetry import Tally
-from storage import checkpoints, fleet, leases, plans
+from storage import fleet
 from storage.database import Database
 from storage.leases import Lease
 from storage.objects import ObjectStore
@@ -44,17 +41,6 @@ IDLE_S = 0.5
 """With nothing in hand: how long to wait for a nudge before looking whether it is time to look."""
 AWAY_S = 1.0
 """How long to wait before a database that did not answer is asked again."""
-
-
-@dataclass(eq=False)
-class _Work:
-    """A chunk on its way through the model."""
-
-    shard: OpenShard
-    reading: Reading
-    request: Request
-    features: Floats | None = None
-    age: int = 0
 
 
 class Transcriber:
@@ -82,13 +68,12 @@ class Transcriber:
         self.nudge = self._hand.nudge
         self._db, self._engine, self._claims, self._tally = database, engine, claims, tally
         self._stall_s = stall_s
-        self._fresh: list[_Work] = []
-        self._ready: list[_Work] = []
-        self._begun: set[_Work] = set()
-        self._unwritten: list[_Work] = []
-        """Read, but not checkpointed: the database did not answer."""
-        self._computing: dict[Future[Any], _Work] = {}
-        self._decoding: dict[Future[Any], list[_Work]] = {}
+        self._fresh: list[Work] = []
+        self._ready: list[Work] = []
+        self._begun: set[Work] = set()
+        self._ledger = Ledger(database, self._hand, claims.worker, tally)
+        self._computing: dict[Future[Any], Work] = {}
+        self._decoding: dict[Future[Any], list[Work]] = {}
         self._called: dict[Future[Any], float] = {}
         """When each call of the model began."""
         self._away_until = 0.0
@@ -138,7 +123,7 @@ class Transcriber:
             if self._futures():
                 self._collect(0.1)
                 return True
-            if self._unwritten:
+            if self._ledger:
                 time.sleep(AWAY_S / 4)
                 return True
         except DatabaseAway:
@@ -149,8 +134,8 @@ class Transcriber:
 
     def _keep_up(self) -> None:
         """What goes through the database, apart from what a batch has finished."""
-        if self._unwritten:
-            self._checkpoint([])
+        if self._ledger:
+            self._write([])
         if not self.stalled:
             for lease in self._hand.renew():
                 self._drop(lease)
@@ -173,7 +158,7 @@ class Transcriber:
             self._fresh.remove(work)
             self._computing[self._featurer.submit(self._features, work)] = work
 
-    def _features(self, work: _Work) -> Floats:
+    def _features(self, work: Work) -> Floats:
         with self._tally.stage("read"):
             sound = work.shard.sound(work.request.span)
         with self._tally.stage("features"):
@@ -210,13 +195,13 @@ class Transcriber:
     def _fits(self, window: float) -> int:
         return self._engine.fits(window, self._call_size)
 
-    def _decode(self, batch: Sequence[_Work]) -> list[Answer]:
+    def _decode(self, batch: Sequence[Work]) -> list[Answer]:
         with self._tally.stage("decode"):
-            return self._engine.decode([_ask(w) for w in batch])
+            return self._engine.decode([w.ask() for w in batch])
 
     def _collect(self, timeout: float) -> None:
         done, _ = wait(self._futures(), timeout=timeout, return_when=FIRST_COMPLETED)
-        finished: list[_Work] = []
+        finished: list[Work] = []
         for future in done:
             if future in self._hand.loading:
                 self._loaded(future)
@@ -227,20 +212,20 @@ class Transcriber:
                 finished += self._decoded(self._decoding.pop(future), future)
         if finished:
             self._advance()  # the model goes on while this batch is written
-            self._checkpoint(finished)
+            self._write(finished)
 
     def _loaded(self, future: Future[Any]) -> None:
         shard = self._hand.opened(future)
         if shard is None:
             return
-        if not shard.open:  # a kill came between the last checkpoint and the end
-            self._end(shard)
+        if not shard.open:
+            self._settle(self._ledger.end(shard))
         for chunk in shard.shard.chunks:
             if chunk.index in shard.open:
                 reading = Reading(chunk, shard.shard.channel, shard.language)
-                self._fresh.append(_Work(shard, reading, reading.first))
+                self._fresh.append(Work(shard, reading, reading.first))
 
-    def _computed(self, work: _Work, future: Future[Any]) -> None:
+    def _computed(self, work: Work, future: Future[Any]) -> None:
         lease = work.shard.lease
         try:
             work.features = future.result()
@@ -252,14 +237,7 @@ class Transcriber:
         if lease in self._hand.shards:
             self._ready.append(work)
 
-    def _end(self, shard: OpenShard) -> None:
-        self._hand.drop(shard.lease)
-        with suppress(LeaseLost):
-            with self._db.transaction() as tx:
-                self._write(tx, shard, [])
-            self.transcribed(shard.job)
-
-    def _decoded(self, batch: Sequence[_Work], future: Future[Any]) -> list[_Work]:
+    def _decoded(self, batch: Sequence[Work], future: Future[Any]) -> list[Work]:
         """Give each chunk its answer. The chunks that are read come back; the others wait for another decoding."""
         try:
             for work, answer in zip(batch, future.result(), strict=True):
@@ -284,16 +262,16 @@ class Transcriber:
                 self._begun.discard(work)
         return finished
 
-    def _failed(self, batch: Sequence[_Work], error: SpotscribeError) -> None:
+    def _failed(self, batch: Sequence[Work], error: SpotscribeError) -> None:
         """A batch that fails is decoded again chunk by chunk, so that one chunk cannot take others with it."""
         for work in batch:
             try:
-                for answer in self._engine.decode([_ask(work)]):
+                for answer in self._engine.decode([work.ask()]):
                     work.reading.take(answer)
             except (PermanentError, OutOfMemory) as alone:
                 work.reading.fail(str(alone) or str(error))
 
-    def _halve(self, batch: Sequence[_Work]) -> None:
+    def _halve(self, batch: Sequence[Work]) -> None:
         """The device has no memory for so many: go on with half, and have every worker on such a device know."""
         self._call_size = max(1, min(self._call_size, len(batch)) // 2)
         for work in batch:
@@ -308,52 +286,22 @@ class Transcriber:
             limit = fleet.batch_limit(tx, self._claims.engine or "", self._engine.device)
             self._call_size = min(self._call_size, limit or self._call_size)
 
-    def _checkpoint(self, finished: Sequence[_Work]) -> None:
-        """One transaction for all that a batch finished, which checks the fence of every shard in it.
+    def _write(self, read: Sequence[Work]) -> None:
+        self._settle(self._ledger.write(read))
 
-        A shard that has another worker now takes nothing with it: its chunks are dropped, the others' are written.
-        Where the database does not answer, all of it is kept for the next time. Raises DatabaseAway then.
-        """
-        self._unwritten += finished
-        kept = [w for w in self._unwritten if w.shard.lease in self._hand.shards]
-        shards = {w.shard.lease: w.shard for w in kept}
-        lost: list[Lease] = []
-        handed_on: list[int] = []
-        with self._tally.stage("write"), self._db.transaction() as tx:
-            for lease in sorted(shards, key=lambda x: x.id):  # in order, so that two workers cannot deadlock
-                try:
-                    if self._write(tx, shards[lease], [w for w in kept if w.shard.lease == lease]):
-                        handed_on.append(shards[lease].job)
-                except LeaseLost:
-                    lost.append(lease)
-        self._begun.difference_update(self._unwritten)
-        self._unwritten = []
-        for lease in lost:
+    def _settle(self, written: Written) -> None:
+        self._begun.difference_update(written.settled)
+        for lease in written.lost:
             self._drop(lease)
-        kept = [w for w in kept if w.shard.lease in self._hand.shards]
-        self._tally.add(chunks_decoded=len(kept), audio_s=sum(w.reading.chunk.span.duration for w in kept))
-        for lease, shard in shards.items():
-            shard.open -= {w.reading.chunk.index for w in kept if w.shard is shard}
-            if not shard.open:
-                self._hand.drop(lease)
-        for job in handed_on:
+        for job in written.handed_on:
             self.transcribed(job)
-
-    def _write(self, tx: Connection, shard: OpenShard, works: Sequence[_Work]) -> bool:
-        """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
-        results = [w.reading.result() for w in works]
-        checkpoints.write(tx, shard.lease, shard.job, self._claims.worker, results)
-        if shard.open - {w.reading.chunk.index for w in works}:
-            return False
-        leases.end(tx, shard.lease, "done")
-        return plans.shards_done(tx, shard.job)
 
     def _drop(self, lease: Lease) -> None:
         """Another worker has the shard: forget it."""
         self._hand.drop(lease)
         self._fresh = [w for w in self._fresh if w.shard.lease != lease]
         self._ready = [w for w in self._ready if w.shard.lease != lease]
-        self._unwritten = [w for w in self._unwritten if w.shard.lease != lease]
+        self._ledger.drop(lease)
         self._begun = {w for w in self._begun if w.shard.lease != lease}
 
     def _leave(self, deadline: float) -> None:
@@ -364,23 +312,8 @@ class Transcriber:
                 done, _ = wait(self._decoding, timeout=left, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._called.pop(future)
-                    self._checkpoint(self._decoded(self._decoding.pop(future), future))
-            if self._unwritten:
-                self._checkpoint([])
+                    self._write(self._decoded(self._decoding.pop(future), future))
+            if self._ledger:
+                self._write([])
         with suppress(DatabaseAway):
             self._hand.give_back()
-
-
-def _ask(work: _Work) -> Ask:
-    chunk, options = work.reading.chunk, work.shard.options
-    if work.features is None:
-        raise PermanentError("a chunk went to the model without features")
-    return Ask(
-        features=work.features,
-        window=work.request.window,
-        duration=work.request.span.duration,
-        language=work.shard.language,
-        task=options.task,
-        temperature=work.request.temperature,
-        words=options.word_timestamps or chunk.cut_before or chunk.cut_after,
-    )

@@ -129,7 +129,7 @@ class Arena:
 
     def submit(self, files: Sequence[Path]) -> list[int]:
         """Into the bucket, if there is one, and then as jobs with a wanted file each."""
-        sources = [self._source(f) for f in files]
+        sources = [self.source(f) for f in files]
         with self.wiring.database.transaction() as tx:
             done = submission.submit_all(tx, sources, self.job, Request(label="chaos"))
             out = self.settings.out_url
@@ -204,7 +204,8 @@ class Arena:
             for key in list(store.keys()):
                 store.delete(key)
 
-    def _source(self, file: Path) -> Source:
+    def source(self, file: Path) -> Source:
+        """The recording as it is submitted: uploaded, if there is a bucket."""
         if not self._place.startswith("s3://"):
             return Source(file.as_uri(), file_version(file), file.stat().st_size)
         copy = shutil.copy(file, self.folder / "upload")

@@ -1,0 +1,118 @@
+"""Chunks on their way through the model, and how their results get into the database: once each, under the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from chunking.errors import LeaseLost, PermanentError
+from pipeline.engine import Ask, Floats
+from pipeline.inhand import InHand
+from pipeline.reading import Reading, Request
+from pipeline.shards import OpenShard
+from pipeline.telemetry import Tally
+from storage import checkpoints, leases, plans
+from storage.database import Database
+from storage.leases import Lease
+
+
+@dataclass(eq=False)
+class Work:
+    """A chunk on its way."""
+
+    shard: OpenShard
+    reading: Reading
+    request: Request
+    features: Floats | None = None
+    age: int = 0
+
+    def ask(self) -> Ask:
+        """What the model is to decode now."""
+        if self.features is None:
+            raise PermanentError("a chunk went to the model without features")
+        chunk, options = self.reading.chunk, self.shard.options
+        return Ask(
+            features=self.features,
+            window=self.request.window,
+            duration=self.request.span.duration,
+            language=self.shard.language,
+            task=options.task,
+            temperature=self.request.temperature,
+            words=options.word_timestamps or chunk.cut_before or chunk.cut_after,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of writing."""
+
+    settled: tuple[Work, ...] = ()
+    """Written, or nobody's any more."""
+    lost: tuple[Lease, ...] = ()
+    """Shards that other workers have now."""
+    handed_on: tuple[int, ...] = ()
+    """Jobs whose last shard is done."""
+
+
+class Ledger:
+    """Results that are read and not written yet; one thread owns it."""
+
+    def __init__(self, database: Database, hand: InHand, worker: str, tally: Tally) -> None:
+        self._db, self._hand, self._worker, self._tally = database, hand, worker, tally
+        self._unwritten: list[Work] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._unwritten)
+
+    def write(self, read: Sequence[Work]) -> Written:
+        """One transaction for all that a batch has read, which checks the fence of every shard in it.
+
+        A shard that another worker has now takes nothing with it: its chunks are dropped, the others' are written.
+        Where the database does not answer, all of it is kept for the next time. Raises DatabaseAway then.
+        """
+        self._unwritten += read
+        kept = [w for w in self._unwritten if w.shard.lease in self._hand.shards]
+        shards = {w.shard.lease: w.shard for w in kept}
+        lost: list[Lease] = []
+        handed_on: list[int] = []
+        with self._tally.stage("write"), self._db.transaction() as tx:
+            for lease in sorted(shards, key=lambda x: x.id):  # in order, so that two workers cannot deadlock
+                try:
+                    if self._checkpoint(tx, shards[lease], [w for w in kept if w.shard.lease == lease]):
+                        handed_on.append(shards[lease].job)
+                except LeaseLost:
+                    lost.append(lease)
+        settled, self._unwritten = tuple(self._unwritten), []
+        self._note([w for w in kept if w.shard.lease not in lost])
+        return Written(settled, tuple(lost), tuple(handed_on))
+
+    def end(self, shard: OpenShard) -> Written:
+        """End a shard that has nothing left to decode: a kill came between its last checkpoint and its end."""
+        self._hand.drop(shard.lease)
+        try:
+            with self._db.transaction() as tx:
+                return Written(handed_on=(shard.job,) if self._checkpoint(tx, shard, []) else ())
+        except LeaseLost:
+            return Written()
+
+    def drop(self, lease: Lease) -> None:
+        """Forget what was read of this shard."""
+        self._unwritten = [w for w in self._unwritten if w.shard.lease != lease]
+
+    def _checkpoint(self, tx: Connection, shard: OpenShard, works: Sequence[Work]) -> bool:
+        """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
+        checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
+        if shard.open - {w.reading.chunk.index for w in works}:
+            return False
+        leases.end(tx, shard.lease, "done")
+        return plans.shards_done(tx, shard.job)
+
+    def _note(self, written: Sequence[Work]) -> None:
+        self._tally.add(chunks_decoded=len(written), audio_s=sum(w.reading.chunk.span.duration for w in written))
+        for work in written:
+            work.shard.open.discard(work.reading.chunk.index)
+        for shard in {w.shard for w in written}:
+            if not shard.open:
+                self._hand.drop(shard.lease)
