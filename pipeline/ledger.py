@@ -66,13 +66,16 @@ class Ledger:
     def __bool__(self) -> bool:
         return bool(self._unwritten)
 
-    def write(self, read: Sequence[Work]) -> Written:
-        """One transaction for all that a batch has read, which checks the fence of every shard in it.
+    def add(self, read: Sequence[Work]) -> None:
+        """These chunks are read. Kept from now on, whatever goes wrong before they are written."""
+        self._unwritten += read
+
+    def write(self) -> Written:
+        """One transaction for all that has been read, which checks the fence of every shard in it.
 
         A shard that another worker has now takes nothing with it: its chunks are dropped, the others' are written.
         Where the database does not answer, all of it is kept for the next time. Raises DatabaseAway then.
         """
-        self._unwritten += read
         kept = [w for w in self._unwritten if w.shard.lease in self._hand.shards]
         shards = {w.shard.lease: w.shard for w in kept}
         lost: list[Lease] = []

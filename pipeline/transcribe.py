@@ -135,7 +135,7 @@ class Transcriber:
     def _keep_up(self) -> None:
         """What goes through the database, apart from what a batch has finished."""
         if self._ledger:
-            self._write([])
+            self._write()
         if not self.stalled:
             for lease in self._hand.renew():
                 self._drop(lease)
@@ -201,7 +201,7 @@ class Transcriber:
 
     def _collect(self, timeout: float) -> None:
         done, _ = wait(self._futures(), timeout=timeout, return_when=FIRST_COMPLETED)
-        finished: list[Work] = []
+        read = False
         for future in done:
             if future in self._hand.loading:
                 self._loaded(future)
@@ -209,10 +209,10 @@ class Transcriber:
                 self._computed(self._computing.pop(future), future)
             else:
                 self._called.pop(future)
-                finished += self._decoded(self._decoding.pop(future), future)
-        if finished:
+                read |= self._decoded(self._decoding.pop(future), future)
+        if read:
             self._advance()  # the model goes on while this batch is written
-            self._write(finished)
+            self._write()
 
     def _loaded(self, future: Future[Any]) -> None:
         shard = self._hand.opened(future)
@@ -237,30 +237,31 @@ class Transcriber:
         if lease in self._hand.shards:
             self._ready.append(work)
 
-    def _decoded(self, batch: Sequence[Work], future: Future[Any]) -> list[Work]:
-        """Give each chunk its answer. The chunks that are read come back; the others wait for another decoding."""
+    def _decoded(self, batch: Sequence[Work], future: Future[Any]) -> bool:
+        """Give each chunk its answer. Whether some are read now; the others wait for another decoding."""
         try:
             for work, answer in zip(batch, future.result(), strict=True):
                 work.reading.take(answer)
         except OutOfMemory as e:
             if len(batch) > 1:
                 self._halve(batch)
-                return []
+                return False
             batch[0].reading.fail(str(e))
         except PermanentError as e:
             self._failed(batch, e)
-        finished = []
+        read = []
         for work in batch:
             work.features = None
             request = work.reading.request
             if request is None:
-                finished.append(work)
+                read.append(work)
             elif work.shard.lease in self._hand.shards:
                 work.request, work.age = request, 0
                 self._fresh.append(work)
             else:
                 self._begun.discard(work)
-        return finished
+        self._ledger.add(read)
+        return bool(read)
 
     def _failed(self, batch: Sequence[Work], error: SpotscribeError) -> None:
         """A batch that fails is decoded again chunk by chunk, so that one chunk cannot take others with it."""
@@ -286,8 +287,8 @@ class Transcriber:
             limit = fleet.batch_limit(tx, self._claims.engine or "", self._engine.device)
             self._call_size = min(self._call_size, limit or self._call_size)
 
-    def _write(self, read: Sequence[Work]) -> None:
-        self._settle(self._ledger.write(read))
+    def _write(self) -> None:
+        self._settle(self._ledger.write())
 
     def _settle(self, written: Written) -> None:
         self._begun.difference_update(written.settled)
@@ -312,8 +313,9 @@ class Transcriber:
                 done, _ = wait(self._decoding, timeout=left, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._called.pop(future)
-                    self._write(self._decoded(self._decoding.pop(future), future))
+                    self._decoded(self._decoding.pop(future), future)
+                    self._write()
             if self._ledger:
-                self._write([])
+                self._write()
         with suppress(DatabaseAway):
             self._hand.give_back()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, exists, func, or_, select, update
 
-from chunking.errors import Code, SpotscribeError, TransientError, UsageError
+from chunking.errors import SpotscribeError, TransientError, UsageError
 from chunking.timeline import Plan, Shard, Span
 from storage import leases
 from storage.database import upsert
@@ -78,7 +78,7 @@ def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> bool:
 
     What the job's other shards hold is kept: the transcript says of this one's speech that it was not decoded.
     """
-    if isinstance(error, TransientError | UsageError) or error.code is Code.DENIED:  # or that another worker may help
+    if isinstance(error, TransientError | UsageError):  # the latter is this machine's fault, not the recording's
         leases.release(tx, lease, wait_s=TRY_AGAIN_S)
         return False
     leases.end(tx, lease, "failed")

@@ -73,13 +73,13 @@ class S3Store:
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
     def put_file(self, key: str, source: Path) -> None:
-        with translated(key), source.open("rb") as body:
+        with _in_work(key), source.open("rb") as body:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=body)
 
     def open(self, key: str) -> BinaryIO:
         """The object's bytes, all of them, in a file that goes when it is closed."""
         file: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 (the caller closes it)
-        with translated(key):
+        with _in_work(key):
             found = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
             for block in found["Body"].iter_chunks(1 << 20):
                 file.write(block)
@@ -89,11 +89,11 @@ class S3Store:
         return cast(BinaryIO, file)
 
     def delete(self, key: str) -> None:
-        with translated(key):
+        with _in_work(key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        with translated(prefix):
+        with _in_work(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
             )
@@ -150,6 +150,11 @@ class S3Writer:
             self._client.put_object(Bucket=bucket, Key=key, Body=content, ContentType=content_type)
 
 
+_OF_THIS_MACHINE = {
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "TokenRefreshRequired",
+    "RequestTimeTooSkewed", "RequestExpired", "AuthorizationHeaderMalformed",
+}  # fmt: skip
+"""Refusals that say nothing of the object: another worker may be served."""
 _CUT = (
     IncompleteReadError, ResponseStreamingError, S3ConnectionError, HTTPClientError, HTTPError, ConnectionError,
     TimeoutError,
@@ -201,6 +206,18 @@ def translated(key: str) -> Iterator[None]:
         raise TransientError(f"the object store does not answer: {type(e).__name__}") from e
 
 
+@contextmanager
+def _in_work(key: str) -> Iterator[None]:
+    """The same for audio in work: that it may not be read or written is a fault of the set-up, and of no recording."""
+    try:
+        with translated(key):
+            yield
+    except Rejected as e:
+        if e.code is not Code.DENIED:
+            raise
+        raise UsageError(str(e)) from e
+
+
 def _of_answer(error: ClientError, key: str) -> Exception:
     name = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -208,6 +225,8 @@ def _of_answer(error: ClientError, key: str) -> Exception:
         return Rejected(f"there is no object {key}", code=Code.GONE)
     if name == "NoSuchBucket":
         return UsageError("there is no such bucket")
+    if name in _OF_THIS_MACHINE:
+        return UsageError(f"S3 does not take this machine's credentials, or its clock: {name}")
     if status == 412:
         return Rejected("the object was overwritten since it was submitted; submit it again", code=Code.GONE)
     if status == 403 or name in {"AccessDenied", "InvalidObjectState", "KMS.DisabledException"}:

@@ -47,6 +47,7 @@ def make_app(broker_url: str, prefix: str) -> Celery:
         worker_send_task_events=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # a broker without memory refuses, and must not end the worker
         broker_transport_options={
             "visibility_timeout": VISIBILITY_S,
             "unacked_restore_interval": 10,

@@ -96,7 +96,7 @@ class FleetWorker:
         self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
         self._stop, self._left = threading.Event(), threading.Event()
         self._leaving = threading.Lock()
-        self._why = ""
+        self._why, self._moving = "", False
 
     def run(self) -> int:
         """Work until somebody says to leave."""
@@ -127,7 +127,7 @@ class FleetWorker:
         deadline = time.monotonic() + HOLD_S
         while not self._stop.is_set() and time.monotonic() < deadline:
             time.sleep(TICK_S)
-            if self._steps.has_room:
+            if self._steps.has_room and not self._moving:
                 break
         return not self._stop.is_set()
 
@@ -164,6 +164,7 @@ class FleetWorker:
     def _notice(self, notice: Notice) -> None:
         if notice is Notice.REBALANCE:
             self._say("the cloud recommends to move: taking nothing more")
+            self._moving = True  # and its message stays with it, instead of many more that others could use
             self._company.alone(Notice.REBALANCE)
         else:
             self.leave("the cloud takes this machine away")

@@ -36,16 +36,16 @@ def check_broker(app: Celery, timeout_s: float = 5.0) -> None:
 
 
 class Nudges:
-    """`send` returns at once and raises nothing. What cannot be sent is forgotten."""
+    """`send` and `top_up` return at once and raise nothing. What cannot be sent is forgotten."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._waiting: deque[tuple[str, int]] = deque(maxlen=WAITING)
-        self._some = threading.Event()
-        self._idle = threading.Event()
+        self._least: dict[str, int] = {}
+        """How many messages there should be in a queue."""
+        self._some, self._idle = threading.Event(), threading.Event()
         self._idle.set()
         self._connection: Any = None
-        self._lock = threading.Lock()
         threading.Thread(target=self._loop, name="nudges", daemon=True).start()
 
     def send(self, queue: str, row: int) -> None:
@@ -54,42 +54,48 @@ class Nudges:
         self._waiting.append((queue, row))
         self._some.set()
 
+    def top_up(self, queue: str, least: int) -> None:
+        """See that so many messages wait in that queue. They are nobody's, so their row is 0."""
+        self._idle.clear()
+        self._least[queue] = least
+        self._some.set()
+
     def flush(self, seconds: float) -> bool:
         """Wait until all has been sent, or could not be; no longer than that."""
         return self._idle.wait(seconds)
-
-    def depth(self, queue: str) -> int | None:
-        """Messages that wait in a queue; None where the broker does not say."""
-        with self._lock:
-            try:
-                channel = self._channel()
-                found = celery_app.queue(self._app, queue)
-                return int(channel.queue_declare(queue=found.name, passive=False).message_count)
-            except Exception:
-                self._close()
-                return None
 
     def _loop(self) -> None:
         while True:
             self._some.wait()
             self._some.clear()
-            while self._waiting:
-                queue, row = self._waiting.popleft()
-                self._publish(queue, row)
-            if not self._waiting:
-                self._idle.set()
+            while self._waiting or self._least:
+                while self._waiting:
+                    if not self._publish(*self._waiting.popleft()):
+                        self._waiting.clear()  # the broker is away: the reconciler will send others
+                if self._least:
+                    self._top_up(*self._least.popitem())
+            self._idle.set()
 
-    def _publish(self, queue: str, row: int) -> None:
-        with self._lock:
-            for _ in range(2):  # a connection that broke since the last time is opened anew
-                try:
-                    self._channel()
-                    self._app.send_task(
-                        TASK, (row,), queue=celery_app.queue(self._app, queue), connection=self._connection
-                    )
-                    return
-                except Exception:  # whatever it is: a nudge may be lost, this thread may not
-                    self._close()
+    def _top_up(self, queue: str, least: int) -> None:
+        try:
+            name = celery_app.queue(self._app, queue).name
+            there = self._channel().queue_declare(queue=name, passive=False).message_count
+        except Exception:  # as below
+            self._close()
+            return
+        for _ in range(least - int(there)):
+            if not self._publish(queue, 0):
+                return
+
+    def _publish(self, queue: str, row: int) -> bool:
+        for _ in range(2):  # a connection that broke since the last time is opened anew
+            try:
+                self._channel()
+                self._app.send_task(TASK, (row,), queue=celery_app.queue(self._app, queue), connection=self._connection)
+                return True
+            except Exception:  # whatever it is: a nudge may be lost, this thread may not
+                self._close()
+        return False
 
     def _channel(self) -> Any:
         if self._connection is None:

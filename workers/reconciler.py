@@ -49,18 +49,20 @@ class Reconciler:
         self._swept, self._seen = time.monotonic(), 0.0
 
     def run(self, stop: threading.Event) -> None:
+        answered = time.monotonic()
         while not stop.wait(self._every_s):
-            try:
-                if time.monotonic() - self._seen > SEEN_S:
+            with suppress(TransientError):  # the database is away, or the store
+                away = time.monotonic() - answered > self._lease_s / 2
+                if away or time.monotonic() - self._seen > SEEN_S:
                     self._say_hello()
+                if away:  # and is back: workers get the time to renew before anything is taken from them
+                    stop.wait(self._lease_s / 2)
                 found = self.once()
+                answered = time.monotonic()
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
-                    with suppress(PermanentError):  # no rights to list or delete: doctor says so
+                    with suppress(PermanentError):  # no right to list or to delete: doctor says so
                         sweep(self._db, self._store)
-            except TransientError:
-                # The database was away, or the store: workers get the time to renew before anything is taken from them.
-                stop.wait(self._lease_s / 2)
 
     def once(self) -> Pass | None:
         """One pass; None where another worker is at it."""
@@ -69,7 +71,7 @@ class Reconciler:
                 return None
             found = Pass(leases.reclaim(tx), quarantine(tx), _ready(tx))
         for queue, rows in found.ready.items():
-            self._top_up(queue, rows)
+            self._nudges.top_up(queue, min(rows, MOST_NUDGES))  # from its thread: a broker may hang
         return found
 
     def _say_hello(self) -> None:
@@ -83,13 +85,6 @@ class Reconciler:
             return True
         lock = text("SELECT pg_try_advisory_xact_lock(hashtext('spotscribe.reconcile ' || current_schema()))")
         return bool(tx.execute(lock).scalar())
-
-    def _top_up(self, queue: str, rows: int) -> None:
-        depth = self._nudges.depth(queue)
-        if depth is None:
-            return  # workers look by themselves
-        for _ in range(min(rows, MOST_NUDGES) - depth):
-            self._nudges.send(queue, 0)
 
 
 def _ready(tx: Connection) -> dict[str, int]:

@@ -211,7 +211,7 @@ def test_what_is_no_recording_ends_rejected_and_waiting_says_so(fleet: Fleet) ->
         (["submit", "s3://{inbox}/calls/", "--metadata", "x"], {}, "not KEY=VALUE"),
         (["submit", "s3://{inbox}/calls/", "--formats", "doc"], {}, "possible: txt"),
         (["submit", "s3://{inbox}/calls/", "--out", "ftp://x"], {}, "neither s3:// nor a folder"),
-        (["submit", "s3://{inbox}/calls/"], {"AWS_SECRET_ACCESS_KEY": "wrong"}, "rights"),
+        (["submit", "s3://{inbox}/calls/"], {"AWS_SECRET_ACCESS_KEY": "wrong"}, "credentials"),
         (["submit", "s3://{inbox}/calls/"], {"SPOTSCRIBE_S3_ENDPOINT": "http://127.0.0.1:9"}, "SPOTSCRIBE_S3_ENDPOINT"),
         (["submit", "s3://{inbox}/calls/"], {"SPOTSCRIBE_BROKER_URL": ""}, "SPOTSCRIBE_BROKER_URL is not set"),
         (["submit", "s3://{inbox}/calls/"], {"SPOTSCRIBE_BROKER_URL": "redis://127.0.0.1:9/0"}, "does not answer"),
