@@ -44,6 +44,7 @@ from workers.presence import Presence
 from workers.reconciler import Reconciler
 from workers.spot import Notice, Watch
 from workers.steps import Steps
+from workers.tasks import add_tasks
 from workers.wiring import Wiring
 
 GRACE_S, LEAVE_S, GONE_S = 4.0, 7.0, 9.0
@@ -202,11 +203,9 @@ class FleetWorker:
         )  # fmt: skip
 
     def _celery_worker(self) -> Any:
-        from workers.tasks import add_tasks
-
         # Celery warns root because of pickle; here messages are JSON and nothing else is accepted.
         warnings.filterwarnings("ignore", category=SecurityWarning)
-        add_tasks(self._app, self)
+        add_tasks(self._app, self.take_nudge)
         names = [CPU] if "cpu" in self._options.roles else []
         if "gpu" in self._options.roles:
             names.append(gpu(self._options.job.engine))
