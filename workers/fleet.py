@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -34,7 +35,7 @@ from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
-from storage import fleet, leases
+from storage import fleet, jobs, leases
 from storage.fleet import Worker
 from storage.jobs import JobOptions
 from storage.leases import Step
@@ -186,8 +187,12 @@ class FleetWorker:
                 os._exit(HUNG)
 
     def _tell(self, step: Step, row: int) -> None:
-        """A step of this process has made work for another one."""
-        self._nudges.send(gpu(self._options.job.engine) if step is Step.TRANSCRIBE else CPU, row)
+        """A step of this process has made work for another one: of this job."""
+        if step is not Step.TRANSCRIBE:
+            self._nudges.send(CPU, row)
+            return
+        with suppress(TransientError), self._db.reading() as tx:
+            self._nudges.send(gpu(jobs.view(tx, row).options.engine), row)
 
     def _cpu_steps(self, wiring: Wiring) -> tuple[tuple[Step, Callable[[leases.Lease], None]], ...]:
         s = self._settings
