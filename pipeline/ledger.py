@@ -80,7 +80,9 @@ class Ledger:
         shards = {w.shard.lease: w.shard for w in kept}
         lost: list[Lease] = []
         handed_on: list[int] = []
+        ending = {s.job for s in shards.values() if not s.open - {w.reading.chunk.index for w in kept if w.shard is s}}
         with self._tally.stage("write"), self._db.transaction() as tx:
+            plans.lock_jobs(tx, ending)
             for lease in sorted(shards, key=lambda x: x.id):  # in order, so that two workers cannot deadlock
                 try:
                     if self._checkpoint(tx, shards[lease], [w for w in kept if w.shard.lease == lease]):
@@ -96,6 +98,7 @@ class Ledger:
         self._hand.drop(shard.lease)
         try:
             with self._db.transaction() as tx:
+                plans.lock_jobs(tx, [shard.job])
                 return Written(handed_on=(shard.job,) if self._checkpoint(tx, shard, []) else ())
         except LeaseLost:
             return Written()

@@ -6,10 +6,10 @@ All decisions about leases use the database's time: workers' clocks may be hours
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, DateTime, Engine, Float, create_engine, event, inspect, literal, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -20,6 +20,8 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from chunking.errors import DatabaseAway, UsageError
 
+T = TypeVar("T")
+TRIES = 3
 BUSY_S = 30
 """How long a writer waits for SQLite's one write lock before it is an error."""
 CONNECT_S = 5
@@ -82,6 +84,17 @@ class Database:
         with self._translated(), self._writing, self.engine.begin() as connection:
             yield connection
 
+    def again(self, do: Callable[[Connection], T]) -> T:
+        """Do this in a transaction, and up to three times where the database gives up on it: a deadlock, a restart.
+
+        It must be such that doing it twice does no harm. Raises DatabaseAway.
+        """
+        for _ in range(TRIES - 1):
+            with suppress(DatabaseAway), self.transaction() as tx:
+                return do(tx)
+        with self.transaction() as tx:
+            return do(tx)
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Look without locking anything out. Raises DatabaseAway."""
@@ -115,11 +128,16 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-        with self._translated(), self.engine.begin() as connection:
-            if not self.is_sqlite:  # two workers that start at once must not both migrate
-                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('spotscribe.migrate'))"))
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        with self._translated(), self.engine.connect() as connection:
+            if self.is_sqlite:  # tables are rebuilt there, and what refers to them must not be checked meanwhile
+                _driver(connection).execute("PRAGMA foreign_keys=OFF")
+            with connection.begin():
+                if not self.is_sqlite:  # two workers that start at once must not both migrate
+                    connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('spotscribe.migrate'))"))
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+            if self.is_sqlite:
+                _driver(connection).execute("PRAGMA foreign_keys=ON")
 
     def check(self) -> None:
         """Make sure that the schema is one that this version can work with. Raises UsageError, DatabaseAway.
@@ -154,6 +172,11 @@ def _checked(url: str) -> URL:
     if backend not in {"sqlite", "postgresql"}:
         raise UsageError(f"the database must be sqlite or postgresql, not {backend}")
     return made.set(drivername="postgresql+psycopg") if backend == "postgresql" else made
+
+
+def _driver(connection: Connection) -> Any:
+    """The driver's own connection, which begins no transaction by itself."""
+    return connection.connection.driver_connection
 
 
 def _first_line(error: DBAPIError) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, case, func, or_, select, update
 
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED
@@ -168,9 +168,10 @@ def batch_limit(tx: Connection, engine: str, device: str) -> int | None:
 def limit_batch(tx: Connection, engine: str, device: str, batch_size: int) -> None:
     """Remember that a larger batch ran out of memory."""
     row = upsert(tx, EngineLimit).values(engine=engine, device=device, batch_size=batch_size)
+    least = case((EngineLimit.batch_size < batch_size, EngineLimit.batch_size), else_=batch_size)
     tx.execute(
         row.on_conflict_do_update(
-            index_elements=["engine", "device"], set_={"batch_size": batch_size, "found_at": now_plus()}
+            index_elements=["engine", "device"], set_={"batch_size": least, "found_at": now_plus()}
         )
     )
 

@@ -3,6 +3,9 @@
 Every claim raises the row's fence. Whoever writes on behalf of a lease checks the fence in the same transaction
 (`hold`), so a worker that slept past its lease can wake up and do no harm. Time is the database's.
 
+Locks are taken jobs first, in order of their ids, then shards, then what hangs on them: whoever takes several keeps to
+that, so that workers and users do not block each other for ever.
+
 A lease that ran out goes back to the queue by `reclaim`, and counts as a death of its worker. Rows whose workers
 died twice without getting on are suspects: they are claimed only by a process that has nothing else in hand, so that
 the third death can be laid at nobody else's door (storage/quarantine.py).
@@ -186,6 +189,14 @@ def reclaim(tx: Connection) -> dict[Step, int]:
         lost = update(WorkerRow).where(WorkerRow.name.in_({r.worker for r in found}))
         tx.execute(lost.values(lost_at=now_plus()))
     return counts
+
+
+def unheld(table: Any) -> dict[str, Any]:
+    """Values of a row that begins anew: whoever held it finds its fence gone, and nothing is held against it."""
+    return {
+        "fence": table.fence + 1, "worker": None, "lease_until": None, "next_run_at": None,
+        "crashes": 0, "solo": 0, "solo_crashes": 0,
+    }  # fmt: skip
 
 
 def holders(tx: Connection) -> set[str]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 from storage import leases
 from storage.database import now_plus, upsert
 from storage.jobs import TRY_AGAIN_S, WITH_TRANSCRIPT
-from storage.leases import Lease
+from storage.leases import Lease, unheld
 from storage.tables import Job, Output, Recording
 
 AT_ONCE = 500
@@ -44,10 +44,15 @@ def want_all(tx: Connection, wanted: Sequence[WantedOutput], *, missing: bool = 
     refused = []
     for first in range(0, len(wanted), AT_ONCE):
         part = wanted[first : first + AT_ONCE]
-        jobs = tx.execute(select(Job.id, Job.state).where(Job.id.in_({o.job for o in part})))
+        # Locked, so that none ends between this look and our rows, which its end is to make due.
+        mine = select(Job.id, Job.state).where(Job.id.in_({o.job for o in part})).order_by(Job.id)
+        jobs = tx.execute(mine.with_for_update(read=True))
         states = {r.id: "due" if r.state in WITH_TRANSCRIPT else "wanted" for r in jobs}
         taken = _places(tx, [o.url for o in part])
-        fresh = {o.url: _values(o, states[o.job]) for o in part if o.url not in taken}
+        fresh: dict[str, dict[str, Any]] = {}
+        for o in part:
+            if o.url not in taken:
+                fresh.setdefault(o.url, _values(o, states[o.job]))
         if fresh:
             rows = [fresh[url] | {"url": url} for url in sorted(fresh)]
             tx.execute(upsert(tx, Output).on_conflict_do_nothing(), rows)
@@ -63,7 +68,7 @@ def _settle(tx: Connection, output: WantedOutput, place: Any, state: str, *, mis
         return False
     row = update(Output).where(Output.url == output.url)
     if not ours or (missing and place.state == "written") or place.state == "failed":
-        tx.execute(row.values(written_at=None, error=None, fence=Output.fence + 1, **_values(output, state)))
+        tx.execute(row.values(written_at=None, error=None, **unheld(Output), **_values(output, state)))
     elif place.state in {"wanted", "due"} and place.assigned != output.assigned:
         tx.execute(row.values(assigned=output.assigned))
     return True
@@ -95,9 +100,10 @@ def due(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:
 
 
 def written(tx: Connection, output: WantedOutput, size: int, sha256: str) -> None:
+    """The file is there. Says nothing where the job has been started again meanwhile."""
     tx.execute(
         update(Output)
-        .where(Output.url == output.url, Output.job_id == output.job)
+        .where(Output.url == output.url, Output.job_id == output.job, Output.state == "due")
         .values(state="written", size_bytes=size, sha256=sha256, written_at=now_plus(), error=None, worker=None)
     )
 

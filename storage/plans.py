@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, exists, func, or_, select, update
 
@@ -65,9 +65,14 @@ def object_keys(tx: Connection, job: int) -> list[str]:
     return list(tx.execute(select(ShardRow.object_key).where(ShardRow.job_id == job)).scalars())
 
 
+def lock_jobs(tx: Connection, jobs: Iterable[int]) -> None:
+    """Before shards of these jobs end: two last shards must see each other, and jobs are locked before shards."""
+    mine = select(Job.id).where(Job.id.in_(set(jobs))).order_by(Job.id)
+    tx.execute(mine.with_for_update(key_share=True)).all()
+
+
 def shards_done(tx: Connection, job: int) -> bool:
-    """After a shard has ended: hand the job on to finish if it was the last one."""
-    tx.execute(select(Job.id).where(Job.id == job).with_for_update())  # two last shards must see each other
+    """After a shard has ended, with its job locked: hand the job on to finish if it was the last one."""
     left = exists().where(ShardRow.job_id == job, ShardRow.state.not_in(("done", "failed")))
     on = update(Job).where(Job.id == job, Job.state == "transcribing", ~left).values(state="transcribed")
     return tx.execute(on.returning(Job.id)).first() is not None
@@ -81,8 +86,10 @@ def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> bool:
     if isinstance(error, TransientError | UsageError):  # the latter is this machine's fault, not the recording's
         leases.release(tx, lease, wait_s=TRY_AGAIN_S)
         return False
+    job = tx.execute(select(ShardRow.job_id).where(ShardRow.id == lease.id)).scalar()
+    lock_jobs(tx, [job] if job is not None else [])
     leases.end(tx, lease, "failed")
-    job = tx.execute(select(ShardRow.job_id).where(ShardRow.id == lease.id)).scalar_one()
+    assert job is not None
     tx.execute(update(Job).where(Job.id == job).values(code=error.code.value, error=str(error)))
     return shards_done(tx, job)
 

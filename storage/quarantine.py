@@ -14,7 +14,7 @@ from storage import jobs, plans
 from storage.database import now_plus
 from storage.jobs import Verdict
 from storage.leases import SUSPECT_CRASHES, Lease, Step
-from storage.tables import WorkerRow
+from storage.tables import Job, WorkerRow
 
 CRASHES = 3
 SOLO_IN_A_STORM = 3
@@ -33,17 +33,26 @@ def quarantine(tx: Connection) -> int:
         bad = select(t.id, t.crashes, t.solo_crashes).where(
             t.state == step.ready, t.crashes >= SUSPECT_CRASHES, t.crashes >= CRASHES, t.solo_crashes >= 1
         )
-        for row in tx.execute(bad.with_for_update(skip_locked=True)).all():
-            if deaths <= row.crashes or row.solo_crashes >= SOLO_IN_A_STORM:
-                _end(tx, _taken(tx, step, row.id), row.crashes)
+        for row in tx.execute(bad).all():
+            proven = deaths <= row.crashes or row.solo_crashes >= SOLO_IN_A_STORM
+            if proven and (lease := _taken(tx, step, row.id)) is not None:
+                _end(tx, lease, row.crashes)
                 count += 1
     return count
 
 
-def _taken(tx: Connection, step: Step, row: int) -> Lease:
+def _taken(tx: Connection, step: Step, row: int) -> Lease | None:
+    """The row, if nobody took it since we looked, and nobody has it, or its job, locked: who has may be frozen."""
     t = step.table.c
-    take = update(step.table).where(t.id == row).values(state=step.running, fence=t.fence + 1).returning(t.fence)
-    return Lease(step, row, tx.execute(take).scalar_one())
+    mine = select(t.id).where(t.id == row, t.state == step.ready, t.crashes >= CRASHES)
+    if step is Step.TRANSCRIBE:  # jobs are locked before shards
+        job = select(Job.id).where(Job.id == select(t.job_id).where(t.id == row).scalar_subquery())
+        if tx.execute(job.with_for_update(key_share=True, skip_locked=True)).first() is None:
+            return None
+    if tx.execute(mine.with_for_update(skip_locked=True)).first() is None:
+        return None
+    take = update(step.table).where(t.id == row).values(state=step.running, fence=t.fence + 1)
+    return Lease(step, row, tx.execute(take.returning(t.fence)).scalar_one())
 
 
 def _end(tx: Connection, lease: Lease, deaths: int) -> None:

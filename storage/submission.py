@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, Source
+from storage.leases import unheld
 from storage.tables import Checkpoint, Job, Label, Output, Recording, ShardRow
 
 AT_ONCE = 500
@@ -59,10 +60,10 @@ def submit_all(tx: Connection, sources: Sequence[Source], options: JobOptions, r
     ]  # fmt: skip
     if fresh:
         tx.execute(upsert(tx, Job.__table__).on_conflict_do_nothing(), fresh)
-    found = known | _jobs(tx, [row["recording_id"] for row in fresh], key)
-    again = {j.id for j in known.values() if request.force or _passing(j)}
+    found = _jobs(tx, ids, key, lock=True)
+    again = {j.id for r, j in found.items() if r in known and (request.force or _passing(j))}
     _start_again(tx, again, force=request.force)
-    _note(tx, {j.id for j in known.values()}, request)
+    _note(tx, {j.id for j in found.values()}, request)
     if request.label and found:
         labels = [{"label": request.label, "job_id": j} for j in sorted({j.id for j in found.values()})]
         tx.execute(upsert(tx, Label).on_conflict_do_nothing(), labels)
@@ -91,11 +92,12 @@ def cancel(tx: Connection, jobs: Iterable[int]) -> int:
     """
     count = 0
     for part in _parts(sorted(set(jobs))):
+        tx.execute(select(Job.id).where(Job.id.in_(part)).order_by(Job.id).with_for_update(key_share=True)).all()
         ending = update(Job).where(Job.id.in_(part), Job.state.not_in(ENDED))
-        ending = ending.values(state="cancelled", leader=0, finished_at=now_plus(), **_free(Job))
+        ending = ending.values(state="cancelled", leader=0, finished_at=now_plus(), **unheld(Job))
         ended = list(tx.execute(ending.returning(Job.id)).scalars())
         shards = update(ShardRow).where(ShardRow.job_id.in_(ended), ShardRow.state.not_in(("done", "failed")))
-        tx.execute(shards.values(state="cancelled", **_free(ShardRow)))
+        tx.execute(shards.values(state="cancelled", **unheld(ShardRow)))
         waiting = update(Job).where(Job.follows.in_(ended), Job.state == "waiting")
         tx.execute(waiting.values(state="queued", follows=None))
         count += len(ended)
@@ -106,7 +108,8 @@ def retry(tx: Connection, jobs: Iterable[int]) -> int:
     """From the start: those of the jobs that failed, were rejected or cancelled, or are partial. How many."""
     wanted: list[int] = []
     for part in _parts(sorted(set(jobs))):
-        wanted += tx.execute(select(Job.id).where(Job.id.in_(part), Job.state.in_(RETRIED))).scalars()
+        mine = select(Job.id).where(Job.id.in_(part), Job.state.in_(RETRIED)).order_by(Job.id)
+        wanted += tx.execute(mine.with_for_update(key_share=True)).scalars()
     _start_again(tx, wanted, force=True)
     return len(wanted)
 
@@ -133,10 +136,11 @@ def _ids(tx: Connection, identities: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def _jobs(tx: Connection, recordings: Iterable[int], digest: str) -> dict[int, Any]:
-    """The jobs with these options by their recording."""
+def _jobs(tx: Connection, recordings: Iterable[int], digest: str, *, lock: bool = False) -> dict[int, Any]:
+    """The jobs with these options by their recording; with `lock` they are ours until the transaction ends."""
     found: dict[int, Any] = {}
-    columns = select(Job.id, Job.recording_id, Job.state, Job.code, Job.priority, Job.meta.label("meta"))
+    columns = select(Job.id, Job.recording_id, Job.state, Job.code).order_by(Job.recording_id)
+    columns = columns.with_for_update(key_share=True) if lock else columns
     for part in _parts(sorted(set(recordings))):
         rows = tx.execute(columns.where(Job.recording_id.in_(part), Job.options_digest == digest))
         found.update({r.recording_id: r for r in rows})
@@ -147,44 +151,43 @@ def _passing(job: Any) -> bool:
     return bool(job.state == "failed" or (job.state == "rejected" and job.code in OF_THE_MOMENT))
 
 
-def _note(tx: Connection, known: set[int], request: Request) -> None:
-    """Priority and metadata of jobs that were there already."""
-    for part in _parts(sorted(known)):
-        if request.priority:
-            lower = Job.priority < request.priority
-            raised = update(Job).where(Job.id.in_(part), lower).values(priority=request.priority).returning(Job.id)
-            mine = ShardRow.job_id.in_(list(tx.execute(raised).scalars()))
-            tx.execute(update(ShardRow).where(mine).values(priority=request.priority))
+def _note(tx: Connection, jobs: set[int], request: Request) -> None:
+    """Priority, which is never lowered, and metadata, whose later values count."""
+    for part in _parts(sorted(jobs)):
+        followed = select(Job.follows).where(Job.id.in_(part), Job.state == "waiting")
+        meant = sorted({*part, *tx.execute(followed).scalars()})
+        raised = update(Job).where(Job.id.in_(meant), Job.priority < request.priority)
+        ids = list(tx.execute(raised.values(priority=request.priority).returning(Job.id)).scalars())
+        if ids:
+            tx.execute(update(ShardRow).where(ShardRow.job_id.in_(ids)).values(priority=request.priority))
         if request.metadata:
-            for row in tx.execute(select(Job.id, Job.meta.label("meta")).where(Job.id.in_(part))).all():
+            said = select(Job.id, Job.meta.label("meta")).where(Job.id.in_(part)).order_by(Job.id)
+            for row in tx.execute(said).all():
                 merged = {**(row.meta or {}), **request.metadata}
                 if merged != row.meta:
                     tx.execute(update(Job).where(Job.id == row.id).values(meta=merged))
 
 
 def _start_again(tx: Connection, jobs: Iterable[int], *, force: bool) -> None:
-    """Back to the start, whatever stood. A worker that is at one finds its fence gone."""
+    """Back to the start, whatever stood. A worker that is at one finds its fence gone.
+
+    The jobs are locked first, then their shards, so that no plan and no checkpoint comes in between.
+    """
     for part in _parts(sorted(jobs)):
-        tx.execute(delete(Checkpoint).where(Checkpoint.job_id.in_(part)))
-        tx.execute(delete(ShardRow).where(ShardRow.job_id.in_(part)))
         tx.execute(
             update(Job)
             .where(Job.id.in_(part))
             .values(
                 state="queued", leader=0, follows=None, force=int(force), code=None, error=None, language=None,
-                language_probability=None, transcript_id=None, finished_at=None, **_free(Job),
+                language_probability=None, transcript_id=None, finished_at=None, **unheld(Job),
             )
         )  # fmt: skip
+        shards = select(ShardRow.id).where(ShardRow.job_id.in_(part)).order_by(ShardRow.id)
+        tx.execute(shards.with_for_update()).all()
+        tx.execute(delete(Checkpoint).where(Checkpoint.job_id.in_(part)))
+        tx.execute(delete(ShardRow).where(ShardRow.job_id.in_(part)))
         outputs = update(Output).where(Output.job_id.in_(part))
-        tx.execute(outputs.values(state="wanted", written_at=None, error=None, **_free(Output)))
-
-
-def _free(table: Any) -> dict[str, Any]:
-    """Nobody holds the row, and nothing is held against it."""
-    return {
-        "fence": table.fence + 1, "worker": None, "lease_until": None, "next_run_at": None,
-        "crashes": 0, "solo": 0, "solo_crashes": 0,
-    }  # fmt: skip
+        tx.execute(outputs.values(state="wanted", written_at=None, error=None, **unheld(Output)))
 
 
 def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:

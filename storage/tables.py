@@ -141,6 +141,7 @@ class ShardRow(Leased, Base):
         UniqueConstraint("job_id", "position"),
         Index("ix_shards_claim", "state", "engine", text("priority DESC"), "id"),
         Index("ix_shards_suspect", "state", sqlite_where=SUSPECT, postgresql_where=SUSPECT),
+        {"sqlite_autoincrement": True},  # a shard's number must never come again: old leases carry it
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

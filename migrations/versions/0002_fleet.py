@@ -72,20 +72,17 @@ def upgrade() -> None:
     with op.batch_alter_table("recordings", schema=None) as batch_op:
         batch_op.add_column(sa.Column("version", sa.Text(), server_default="", nullable=False))
 
-    with op.batch_alter_table("shards", schema=None) as batch_op:
+    # SQLite gives a deleted row's number to the next one, and old leases carry it: there the table is made anew.
+    anew = "always" if op.get_bind().dialect.name == "sqlite" else "never"
+    kwargs = {"sqlite_autoincrement": True}
+    op.drop_index("ix_shards_claim", "shards")
+    with op.batch_alter_table("shards", schema=None, recreate=anew, table_kwargs=kwargs) as batch_op:
         batch_op.add_column(sa.Column("engine", sa.Text(), server_default="", nullable=False))
         batch_op.add_column(sa.Column("solo", sa.Integer(), server_default="0", nullable=False))
         batch_op.add_column(sa.Column("solo_crashes", sa.Integer(), server_default="0", nullable=False))
-        batch_op.drop_index(batch_op.f("ix_shards_claim"))
-        batch_op.create_index("ix_shards_claim", ["state", "engine", sa.text("priority DESC"), "id"], unique=False)
-        batch_op.create_index(
-            "ix_shards_suspect",
-            ["state"],
-            unique=False,
-            sqlite_where=sa.text("crashes >= 2"),
-            postgresql_where=sa.text("crashes >= 2"),
-        )
-
+    op.create_index("ix_shards_claim", "shards", ["state", "engine", sa.text("priority DESC"), "id"])
+    suspect = sa.text("crashes >= 2")
+    op.create_index("ix_shards_suspect", "shards", ["state"], sqlite_where=suspect, postgresql_where=suspect)
     op.create_index("ix_outputs_claim", "outputs", ["state", sa.text("priority DESC"), "id"])
     _fill()
 

@@ -288,8 +288,6 @@ class Fleet(RuleBasedStateMachine):
                 row.forgive()
                 row.waits = False
 
-    # SQLite gives a deleted shard's id to the next one, whose fences begin anew: stale leases are good again there.
-    @precondition(lambda self: not self.db.is_sqlite)
     @rule(which=WHICH, force=st.booleans())
     def start_again(self, which: int, force: bool) -> None:
         """`retry` takes what ended otherwise than well, `submit --force` anything."""

@@ -98,12 +98,13 @@ def _do(
 ) -> None:
     if bool(ids) == (label is not None):
         raise UsageError("name jobs, or a label with --label")
-    with _database().transaction() as tx:
+    database = _database()
+    with database.reading() as tx:
         _check(tx, ids)
         chosen = list(ids) or submission.labelled(tx, label or "", states)
-        if not chosen:
-            raise UsageError(f"no jobs{' in these states' if states else ''} have the label {label}")
-        count = what(tx, chosen)
+    if not chosen:
+        raise UsageError(f"no jobs{' in these states' if states else ''} have the label {label}")
+    count = database.again(lambda tx: what(tx, chosen))
     rest = len(set(chosen)) - count
     say(f"{count} job{'s' if count != 1 else ''} {done}" + (f"; {rest} {others}" if rest else ""))
 

@@ -136,16 +136,21 @@ def _submit(
     done: list[Submitted] = []
     for first in range(0, len(found), AT_ONCE):
         part = found[first : first + AT_ONCE]
-        with wiring.database.transaction() as tx:
-            submitted = submission.submit_all(tx, [n.source for n in part], job, request)
-            if place:
-                _want(tx, part, submitted, place, kinds)
-        done += submitted
+        done += wiring.database.again(lambda tx, part=part: _some(tx, part, job, request, place, kinds))  # type: ignore[misc]
     nudges = Nudges(wiring.app)
     for new in [d for d in done if d.state == "queued"][:NUDGES]:
         nudges.send(CPU, new.job)
     nudges.flush(5.0)
     return done
+
+
+def _some(
+    tx: Connection, part: Sequence[Named], job: JobOptions, request: Request, place: str, kinds: Sequence[str]
+) -> list[Submitted]:
+    submitted = submission.submit_all(tx, [n.source for n in part], job, request)
+    if place:
+        _want(tx, part, submitted, place, kinds)
+    return submitted
 
 
 def _want(
