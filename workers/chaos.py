@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.settings import Settings
+from storage import leases
 from workers.arena import BATCH, Arena, arena
 
 LEAVE_S = 10.0
 """What a worker may take to leave after SIGTERM."""
 PORTIONS, SUBMITTING = 8, 0.7
 """The recordings are submitted in so many portions over this share of the storm."""
-LONG_SHARE, LONG_S, SHORT_S = 0.04, 700.0, (8.0, 40.0)
+LONG_SHARE, LONG_S, SHORT_S = 0.1, 700.0, (8.0, 40.0)
 """Some recordings have several shards, most are a chunk or two."""
 SETTLE_S = 300.0
 """How long the fleet may take for what is left when the storm is over."""
 BLOWS = {"SIGKILL": 2, "SIGTERM": 1, "SIGSTOP": 1}
 """What falls, and how often in proportion."""
+AIMED = 0.8
+"""The share of blows that fall on somebody who has something in hand: only there can anything be lost."""
 Say = Callable[[str], None]
 
 
@@ -119,9 +122,13 @@ class _Storm:
     def _strike(self) -> None:
         busy = self._frozen.keys() | self._leaving.keys()
         able = [w for w in self._place.workers if w not in busy and w.poll() is None]
+        chance, now = self._place.chance, time.monotonic()
+        if chance.random() < AIMED:
+            with self._place.wiring.database.reading() as tx:
+                names = leases.holders(tx)
+            able = [w for w in able if any(f"-{w.pid}-" in name for name in names)] or able
         if not able:
             return
-        chance, now = self._place.chance, time.monotonic()
         victim = chance.choice(able)
         blow = chance.choices(list(BLOWS), list(BLOWS.values()))[0]
         self.blows[blow] += 1
