@@ -118,7 +118,7 @@ def sweep(database: Database, store: ObjectStore) -> int:
 
     An attempt that begins after the look writes under keys of its own (they carry its fence), so none of its is hit.
     """
-    found = [(int(key.split("/")[1]), key) for key in store.keys("shards/")]
+    found = [(int(job), key) for key in store.keys("shards/") if (job := key.split("/")[1]).isdecimal()]
     with database.reading() as tx:
         ended = jobs.ended(tx, sorted({job for job, _ in found}))
     gone = [key for job, key in found if job in ended]

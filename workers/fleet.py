@@ -98,7 +98,7 @@ class FleetWorker:
         self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
         self._stop, self._left = threading.Event(), threading.Event()
         self._leaving = threading.Lock()
-        self._why, self._moving = "", False
+        self._why, self._code, self._moving = "", 0, False
 
     def run(self) -> int:
         """Work until somebody says to leave."""
@@ -118,10 +118,11 @@ class FleetWorker:
             self._celery_worker().start()
         finally:
             notices.stop()
-            asked = bool(self._why)
+            if not self._why:  # nobody asked
+                self._code = 1
             self.leave("Celery has ended")
             self._left.wait(GONE_S)
-        return 0 if asked else 1
+        return self._code
 
     def take_nudge(self) -> bool:
         """There is work, somebody says. Returns when this process has room for more of it; False if it is leaving."""
@@ -156,12 +157,12 @@ class FleetWorker:
         self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")
         self._left.set()
         time.sleep(CELERY_S)  # to give its message back
-        os._exit(0)
+        os._exit(self._code)
 
     def _gone(self) -> None:
         """Whatever hangs, the process ends."""
         time.sleep(GONE_S)
-        os._exit(0 if self._left.is_set() else 1)
+        os._exit(self._code)
 
     def _notice(self, notice: Notice) -> None:
         if notice is Notice.REBALANCE:

@@ -61,7 +61,7 @@ class Reconciler:
                 answered = time.monotonic()
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
-                    with suppress(PermanentError):  # no right to list or to delete: doctor says so
+                    with suppress(PermanentError, OSError):  # no right to list or to delete: doctor says so
                         sweep(self._db, self._store)
 
     def once(self) -> Pass | None:

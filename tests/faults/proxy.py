@@ -87,14 +87,11 @@ class TcpProxy:
         with self._lock:
             self._pattern, self._times, self._every, self._where, self._seen = pattern, times, every, where, 0
 
-    @property
-    def cuts_left(self) -> int:
-        return self._times
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         self.cut()
 
