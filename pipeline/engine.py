@@ -23,6 +23,7 @@ from faster_whisper.transcribe import get_suppressed_tokens
 
 from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
 from chunking.timeline import SAMPLE_RATE, Word
+from pipeline.settings import Settings
 
 FRAMES_PER_SECOND = 100
 """Log-mel frames: one per 10 ms (openai/whisper, audio.py HOP_LENGTH)."""
@@ -123,6 +124,25 @@ class EngineOptions:
     threads: int = 0
     """Threads of each worker; 0: as many as fit."""
     beam_size: int = 1
+
+
+def engine_options(settings: Settings, device: str, compute_type: str, beam_size: int) -> EngineOptions:
+    """How to run the model on this machine.
+
+    On CPU as many workers of one thread as there are cores, up to four: on two cores that is a third faster than one
+    worker of two threads (ARCHITECTURE.md). On a GPU one.
+    """
+    if device == "auto":
+        device = "cuda" if cuda_devices() else "cpu"
+    if device == "cuda":
+        return EngineOptions("cuda", compute_type, 1, 0, beam_size)
+    workers = min(settings.cores, 4)
+    return EngineOptions("cpu", compute_type, workers, max(1, settings.cores // workers), beam_size)
+
+
+def default_batch_size(options: EngineOptions) -> int:
+    """64 on a GPU. On CPU eight for each worker: more gains nothing there, and a kill then costs less."""
+    return 64 if options.device == "cuda" else 8 * options.parallel
 
 
 class WhisperEngine:

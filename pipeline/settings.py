@@ -15,8 +15,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from pipeline.engine import EngineOptions, cuda_devices
-
 PREFIX = "SPOTSCRIBE_"
 CONFIG = "SPOTSCRIBE_CONFIG"
 """Names the TOML file; without it `spotscribe.toml` in the current folder, else in the user's configuration folder."""
@@ -108,22 +106,3 @@ def config_file() -> Path | None:
         return Path(named).expanduser()
     places = (Path("spotscribe.toml"), Path(platformdirs.user_config_dir("spotscribe")) / "spotscribe.toml")
     return next((p for p in places if p.is_file()), None)
-
-
-def engine_options(settings: Settings, device: str, compute_type: str, beam_size: int) -> EngineOptions:
-    """How to run the model on this machine.
-
-    On CPU as many workers of one thread as there are cores, up to four: on two cores that is a third faster than one
-    worker of two threads (ARCHITECTURE.md). On a GPU one.
-    """
-    if device == "auto":
-        device = "cuda" if cuda_devices() else "cpu"
-    if device == "cuda":
-        return EngineOptions("cuda", compute_type, 1, 0, beam_size)
-    workers = min(settings.cores, 4)
-    return EngineOptions("cpu", compute_type, workers, max(1, settings.cores // workers), beam_size)
-
-
-def default_batch_size(options: EngineOptions) -> int:
-    """64 on a GPU. On CPU eight for each worker: more gains nothing there, and a kill then costs less."""
-    return 64 if options.device == "cuda" else 8 * options.parallel

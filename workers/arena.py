@@ -25,10 +25,10 @@ from sqlalchemy.engine import make_url
 
 from chunking.errors import DatabaseAway, UsageError
 from chunking.timeline import Transcript
-from pipeline.engine import Engine
+from pipeline.engine import Engine, engine_options
 from pipeline.finish import sweep
 from pipeline.ingestion import Found
-from pipeline.settings import PREFIX, Settings, engine_options
+from pipeline.settings import PREFIX, Settings
 from storage import checkpoints, fleet, jobs, outputs, submission
 from storage.database import Database
 from storage.jobs import JobOptions, Source

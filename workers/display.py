@@ -7,12 +7,14 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
-from workers.local import FileEnd, Progress
+if TYPE_CHECKING:  # showing a job must not load a model's libraries
+    from workers.local import FileEnd, Progress
 
-Show = Callable[[Progress], None]
+Show = Callable[["Progress"], None]
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from pathlib import Path
 from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
-from pipeline.engine import compute_types, cuda_devices
-from pipeline.settings import CONFIG, PREFIX, Settings, config_file, engine_options
+from pipeline.engine import compute_types, cuda_devices, engine_options
+from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
 from workers.spot import by_name
 from workers.wiring import Wiring
@@ -46,8 +46,6 @@ def check_settings(settings: Settings) -> Finding:
     odd = [n for n in given if n.upper() not in known]
     names, file = ", ".join(n[len(PREFIX) :] for n in given), config_file()
     found = f"{file or 'no TOML file'}; variables {PREFIX}…: {names or 'none'}"
-    if file is not None and not file.is_file():  # reading the settings passes over it
-        return Finding("FAIL", f"{file} is not there", f"see {CONFIG}")
     if not odd:
         return Finding("ok", found)
     advice = []

@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from chunking.errors import UsageError
-from pipeline.engine import LANGUAGES
 from pipeline.exports import Format
-from pipeline.models import is_english_only
 from pipeline.settings import Settings
 from storage.jobs import JobOptions
 
@@ -57,6 +55,8 @@ def decoding(command: F) -> F:
 
 def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any]) -> JobOptions:
     """From what `decoding` gives. `directory`: the model, where it is on this machine. Raises UsageError."""
+    from pipeline.models import is_english_only
+
     model = asked["model"] or settings.model
     english_only = is_english_only(directory) if directory is not None else model.endswith(".en")
     if asked["task"] == "translate" and english_only:
@@ -84,6 +84,8 @@ def formats_of(text: str) -> tuple[str, ...]:
 def _language(asked: str | None, *, english_only: bool) -> str | None:
     if asked is None:
         return "en" if english_only else None
+    from pipeline.engine import LANGUAGES
+
     code = asked.strip().lower()
     if code not in LANGUAGES:
         raise UsageError(f"--language: {asked!r} is no language code of Whisper; possible: {', '.join(LANGUAGES)}")

@@ -1,28 +1,29 @@
-"""What the settings come to: database, object store, where recordings are read from and files written to."""
+"""What the settings come to: database, object store, where recordings are read from and files written to.
+
+Libraries that take long to import are imported where they are asked for: `spotscribe status` needs none of them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
 from pydantic import ValidationError
 from pydantic_settings.exceptions import SettingsError
 
 from chunking.errors import DatabaseAway, UsageError
-from pipeline.engine import Engine, EngineOptions, WhisperEngine
-from pipeline.models import find_model
-from pipeline.paced import PacedEngine
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from storage.database import Database
 from storage.destinations import Destinations
 from storage.objects import LocalStore, ObjectStore, path_of
-from storage.s3 import S3Options, S3Reader, S3Store, S3Writer, s3_client
 from storage.sources import Sources
-from workers.celery_app import make_app
-from workers.nudges import check_broker
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from pipeline.engine import Engine, EngineOptions
 
 
 def read_settings() -> Settings:
@@ -53,6 +54,8 @@ class Wiring:
 
     @cached_property
     def s3(self) -> Any:
+        from storage.s3 import S3Options, s3_client
+
         s = self.settings
         return s3_client(S3Options(s.s3_endpoint or None, s.s3_region))
 
@@ -61,6 +64,8 @@ class Wiring:
         """Audio in work."""
         url = self.settings.work_url
         if url.startswith("s3://"):
+            from storage.s3 import S3Store
+
             return S3Store(url, self.s3)
         if url and not url.startswith("file://"):
             raise UsageError(f"{PREFIX}WORK_URL: {url} is neither s3:// nor file://")
@@ -68,21 +73,29 @@ class Wiring:
 
     @cached_property
     def sources(self) -> Sources:
+        from storage.s3 import S3Reader
+
         return Sources({"s3": S3Reader(self.s3)})
 
     @cached_property
     def destinations(self) -> Destinations:
+        from storage.s3 import S3Writer
+
         return Destinations({"s3": S3Writer(self.s3)})
 
     @cached_property
     def app(self) -> Celery:
         """Celery, with a broker. Raises UsageError where none is set."""
+        from workers.celery_app import make_app
+
         if not self.settings.broker_url:
             raise UsageError(f"{PREFIX}BROKER_URL is not set; a fleet needs a Redis: redis://host:6379/0")
         return make_app(self.settings.broker_url, self.settings.queue)
 
     def check_fleet(self, *, migrated: bool = True) -> None:
         """Whether what a fleet needs is set, answers and, if that matters, is migrated. Raises UsageError."""
+        from workers.nudges import check_broker
+
         if self.database.is_sqlite:
             raise UsageError(f"{PREFIX}DATABASE_URL is not set; a fleet needs Postgres: postgresql://user@host/name")
         try:
@@ -97,11 +110,16 @@ class Wiring:
 
 def model_directory(settings: Settings, model: str) -> Path | None:
     """Where the model is, fetched if need be; None where no model is needed. Raises UsageError."""
+    from pipeline.models import find_model
+
     return None if settings.engine == "paced" else find_model(model, settings.models)
 
 
 def load_engine(settings: Settings, directory: Path | None, options: EngineOptions) -> Engine:
     """The model, loaded. Raises UsageError where it does not fit the device."""
+    from pipeline.engine import WhisperEngine
+    from pipeline.paced import PacedEngine
+
     return PacedEngine(log=settings.home / "decoded") if directory is None else WhisperEngine(directory, options)
 
 

@@ -307,7 +307,7 @@ def test_settings_that_cannot_be_read_are_the_one_thing_to_mend(told: Any, tmp_p
     assert "SPOTSCRIBE_MAX_HOURS: Input should be greater than 0" in found["settings"]
     found = told(config=tmp_path / "none.toml")
     assert found.state("FAIL") == {"settings"}
-    assert "none.toml is not there | see SPOTSCRIBE_CONFIG" in found["settings"]
+    assert "none.toml (SPOTSCRIBE_CONFIG) cannot be read: no such file" in found["settings"]
 
 
 class Answers(BaseHTTPRequestHandler):
