@@ -36,10 +36,11 @@ class Finisher:
     ) -> None:
         self._db, self._store, self._tally = database, store, tally
         self._destinations = destinations or Destinations()
+        self._heart = Heartbeat(database)
 
     def finish(self, lease: Lease) -> None:
         """Do the step for the leased job: one transaction holds transcript and end."""
-        with Heartbeat(self._db, lease), self._tally.stage("finish"):
+        with self._heart.keep(lease), self._tally.stage("finish"):
             with self._db.reading() as tx:
                 job = jobs.view(tx, lease.id)
                 plan = plans.plan_of(tx, lease.id)

@@ -53,10 +53,11 @@ class Preparer:
         self._sources = sources or Sources()
         self._options = options or PrepareOptions()
         self._detector = SpeechDetector()
+        self._heart = Heartbeat(database)
 
     def prepare(self, lease: Lease) -> None:
         """Do the step for the leased job. Ends the lease in every case, unless it was lost."""
-        with Heartbeat(self._db, lease), tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+        with self._heart.keep(lease), tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             try:
                 self._prepare(lease, Path(folder))
             except Rejected as e:

@@ -54,7 +54,8 @@ def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence
         for r in sorted(results, key=lambda r: r.index)
     ]
     leases.got_on(tx, lease)
-    written = tx.execute(upsert(tx, Checkpoint).values(rows).on_conflict_do_nothing().returning(Checkpoint.chunk))
+    # Rows beside the statement, not in it: a statement that has been compiled before is not compiled again.
+    written = tx.execute(upsert(tx, Checkpoint).on_conflict_do_nothing().returning(Checkpoint.chunk), rows)
     return len(written.all())
 
 

@@ -59,7 +59,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = 4) -> None:
         self.url = _checked(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4, "pool_pre_ping": not self.is_sqlite}
+        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4}
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         if not self.is_sqlite:

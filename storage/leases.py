@@ -14,11 +14,12 @@ the third death can be laid at nobody else's door (storage/quarantine.py).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import Connection, Table, and_, or_, select, update
 
@@ -209,32 +210,46 @@ def holders(tx: Connection) -> set[str]:
 
 
 class Heartbeat:
-    """Keeps leases alive from a thread of its own while a step runs that has no loop to do it in.
+    """Keeps leases alive, from one thread, while steps run that have no loop to do it in.
 
-    Ends with the step, so a process that hangs elsewhere loses its leases; `longest_s` bounds a step that hangs itself.
-    A database that is away is asked again at the next beat.
+    A lease is kept as long as its step runs, so what ends otherwise loses it; `longest_s` bounds a step that hangs.
+    A database that is away is asked again at the next beat. Safe to share by threads.
     """
 
-    def __init__(self, database: Database, *held: Lease, longest_s: float = 4 * 3600.0) -> None:
-        self._db, self._held, self._longest = database, held, longest_s
-        self._every = min(x.seconds for x in held) / 4
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+    def __init__(self, database: Database, *, longest_s: float = 4 * 3600.0) -> None:
+        self._db, self._longest_s = database, longest_s
+        self._held: dict[Lease, float] = {}
+        self._lock, self._some = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+    @contextmanager
+    def keep(self, lease: Lease) -> Iterator[None]:
+        """Keep this lease inside the `with`."""
+        with self._lock:
+            self._held[lease] = time.monotonic() + self._longest_s
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+                self._thread.start()
+        self._some.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._held[lease]
 
     def _beat(self) -> None:
-        left = self._longest
-        while left > 0 and not self._over.wait(self._every):
-            left -= self._every
+        while self._some.wait():
+            with self._lock:
+                every = min((x.seconds for x in self._held), default=0.0) / 4
+                if not every:
+                    self._some.clear()
+                    continue
+            time.sleep(every)
+            with self._lock:
+                now = time.monotonic()
+                held = [lease for lease, until in self._held.items() if until > now]
             with suppress(TransientError), self._db.transaction() as tx:
-                renew(tx, self._held)
+                renew(tx, held)
 
 
 def _free(step: Step, worker: str, engine: str | None, *, suspects: bool) -> list[Any]:

@@ -59,6 +59,8 @@ def s3_client(options: S3Options) -> Any:
         read_timeout=options.read_s,
         retries={"mode": "standard", "total_max_attempts": options.attempts},
         max_pool_connections=options.connections,
+        request_checksum_calculation="when_required",  # TLS and the signature cover it; others than AWS may not know it
+        response_checksum_validation="when_required",
         s3={"addressing_style": "path" if options.endpoint else "auto"},
     )
     return boto3.Session().client("s3", endpoint_url=options.endpoint, region_name=options.region, config=config)
@@ -73,7 +75,9 @@ class S3Store:
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
     def put_file(self, key: str, source: Path) -> None:
-        with _in_work(key), source.open("rb") as body:
+        with _in_work(key), source.open("rb") as file:
+            # As bytes where it is small: for a file botocore first asks whether it may send it.
+            body = file.read() if source.stat().st_size <= IN_MEMORY else file
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=body)
 
     def open(self, key: str) -> BinaryIO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -41,7 +42,8 @@ def status(job: int | None, label: str | None, watch: bool, as_json: bool, debug
         raise UsageError("give a job or --label, not both")
     database = _database()
     while True:
-        with database.reading() as tx:
+        left = watch
+        with suppress(DatabaseAway) if watch else nullcontext(), database.reading() as tx:
             left = _all(tx, label, as_json=as_json) if job is None else _one(tx, job, as_json=as_json)
         if not watch or not left:
             return

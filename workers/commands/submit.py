@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
 import click
 from sqlalchemy import Connection
 
-from chunking.errors import Rejected, TransientError, UsageError
+from chunking.errors import DatabaseAway, Rejected, TransientError, UsageError
 from pipeline.ingestion import Named, find_everywhere, target_paths
 from pipeline.settings import PREFIX
 from storage import jobs, outputs, submission
 from storage.database import Database
-from storage.jobs import JobOptions
+from storage.jobs import JobOptions, JobView
 from storage.outputs import WantedOutput
 from storage.s3 import S3Bucket
 from storage.sources import join_url
@@ -203,13 +204,14 @@ def _wait(database: Database, ids: Sequence[int]) -> int:
     """Show each job as it ends. The exit code."""
     left, well = sorted(set(ids)), True
     while left:
-        with database.reading() as tx:
-            ended = jobs.ended(tx, left)
-            views = jobs.views(tx, sorted(ended))
+        views: list[JobView] = []
+        with suppress(DatabaseAway), database.reading() as tx:  # it may come back, and the jobs go on meanwhile
+            views = jobs.views(tx, sorted(jobs.ended(tx, left)))
         for view in views:
             well = well and view.state == "done"
             why = f": {view.error}" if view.error else ""
             say(f"{view.state:9} {view.duration_s or 0.0:9.1f} s  {printable(view.url)}{why}")
+        ended = {v.id for v in views}
         left = [j for j in left if j not in ended]
         if left:
             time.sleep(WAIT_S)
