@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet chaos test check setup lock clean venv
+.PHONY: help demo fleet chaos bench-queue test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -26,6 +26,9 @@ fleet: setup ## Show a fleet on this machine: Postgres, Redis and S3 from wheels
 
 chaos: setup ## Kill workers at random for two minutes and check that nothing is lost; make chaos ARGS="--seconds 600"
 	@.venv/bin/python -m infra.tryout chaos $(ARGS)
+
+bench-queue: setup ## Measure the queue: submitting, claims, checkpoints, a worker against run, takeover; ARGS="--only claims"
+	@.venv/bin/python -m tests.benchmarks.bench_queue $(ARGS)
 
 test: setup ## Run all tests; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest $(ARGS)

@@ -23,6 +23,10 @@ from storage.leases import Lease, Step
 Do = Callable[[Lease], None]
 FIRST_PAUSE_S = 0.5
 """How long a thread that found nothing waits for a nudge; twice as long each time, up to `poll_s`."""
+EMPTY_S = 0.25
+"""How long a step in which nothing was found is not looked at again, unless somebody says that there is something."""
+AT_ONCE = {Step.DELIVER: 4}
+"""Rows of one claim, where it is more than one: files are small."""
 AWAY_S = 1.0
 """How long to wait before a database that did not answer is asked again."""
 
@@ -57,6 +61,7 @@ class Steps:
         self._grace_s = 1.5
         self._looked = -SUSPECTS_S
         self._threads = [self._thread(f"cpu{i}", self._cpu) for i in range(cpu_threads if cpu else 0)]
+        self._empty_until: dict[Step, float] = {}
         self._waiting = 0
         self._counting = threading.Lock()
         if transcriber is not None:
@@ -69,6 +74,7 @@ class Steps:
 
     def nudge(self) -> None:
         """There is work."""
+        self._empty_until.clear()
         self.cpu_nudge.set()
         if self._transcriber is not None:
             self._transcriber.nudge.set()
@@ -121,6 +127,7 @@ class Steps:
             self._waiting -= 1
 
     def _transcribed(self, job: int) -> None:
+        self._empty_until.pop(Step.FINISH, None)
         self.cpu_nudge.set()
         self._ready(Step.FINISH, job)
 
@@ -157,8 +164,13 @@ class Steps:
 
     def _claimed(self, step: Step, do: Do, *, suspects: bool = False) -> bool:
         c = self._claims
+        if not suspects and time.monotonic() < self._empty_until.get(step, 0.0):
+            return False
         with self._db.transaction() as tx:
-            claimed = leases.claim(tx, step, c.worker, seconds=c.lease_s, suspects=suspects)
+            limit = AT_ONCE.get(step, 1)
+            claimed = leases.claim(tx, step, c.worker, limit=limit, seconds=c.lease_s, suspects=suspects)
+        if not claimed:
+            self._empty_until[step] = time.monotonic() + EMPTY_S
         for lease in claimed:
             self._guarded(do, lease)
         return bool(claimed)
@@ -175,6 +187,8 @@ class Steps:
             if self._debug:
                 raise
             self._fail(lease, f"{type(e).__name__}: {e}")
+        if lease.step is Step.FINISH:
+            self._empty_until.pop(Step.DELIVER, None)
         if lease.step is Step.PREPARE:
             if self._transcriber is not None:
                 self._transcriber.nudge.set()

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import signal
@@ -30,6 +31,7 @@ from sqlalchemy import text
 from infra.laptop import PostgresHandle, Stack, stack
 from pipeline.settings import Settings
 from storage.database import Database
+from storage.leases import LEASE_S
 from tests.benchmarks import queue_parts
 from tests.benchmarks.queue_parts import ClaimSizes, Figure, fresh_database, url_of
 from tests.conftest import joined, package_file, read_16k, write_wav
@@ -143,19 +145,14 @@ def _head(servers: Stack) -> list[str]:
         names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
         version, fsync, commit, buffers = (tx.execute(text(f"SHOW {n}")).scalar_one() for n in names)
     database.close()
-    told = {
-        k.strip(): v.strip() for k, _, v in (x.partition(":") for x in Path("/proc/cpuinfo").read_text().splitlines())
-    }
+    processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    waits = "a COMMIT waits for the disk" if fsync == "on" else "no COMMIT waits for a disk, which --fsync changes"
     return [
-        f"{told.get('model name', platform.machine())}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB,"
+        f"{processor[1] if processor else platform.machine()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB,"
         f" {platform.system()} {platform.release()}, Python {platform.python_version()}",
-        f"Postgres {version} on the same cores: fsync {fsync}, synchronous_commit {commit}, shared_buffers {buffers}",
-        *(
-            []
-            if fsync == "on"
-            else ["fsync is off, so no COMMIT below waits for a disk; --fsync measures one that does"]
-        ),
+        f"Postgres {version} on the same cores: shared_buffers {buffers}, synchronous_commit {commit},"
+        f" fsync {fsync}: {waits}",
     ]
 
 
@@ -185,31 +182,41 @@ def fleet(servers: Stack, folder: Path, audio: Path | None, rounds: int) -> Iter
         local.append(_run(folder / f"run{i}", files))
         remote.append(_work(servers, folder / f"worker{i}", len(files)))
     seconds = remote[0].audio_s
-    ratio = statistics.median(r.wall_s for r in local) / statistics.median(r.wall_s for r in remote)
 
     def told(walls: Sequence[float]) -> str:
         wall = statistics.median(walls)
         return f"{wall:.1f} s, {seconds / wall:.1f}x   ({', '.join(f'{w:.1f}' for w in walls)})"
 
-    yield Figure(f"run: {len(files)} recordings, {seconds:.0f} s, {MODEL[1]}, {THREADS} threads, median of {rounds}", told([r.wall_s for r in local]))  # fmt: skip
-    yield Figure("one worker, S3 → Postgres: first claim to the last job's end", told([r.wall_s for r in remote]))
-    yield Figure("one worker: first claim to the last file in S3", told([r.delivered_s for r in remote]))
-    yield Figure("speed of the worker ÷ speed of run", f"{ratio:.2f}", "≥ 0.9")
-    shortest = min(files, key=lambda f: f.stat().st_size)
-    yield from _where_it_goes(servers, s3, local, remote, _run(folder / "start", [shortest]).cpu_s, len(files))
+    yield Figure(
+        f"run: {len(files)} recordings, {seconds:.0f} s, {MODEL[1]}, {THREADS} threads, median of {rounds}",
+        told([r.wall_s for r in local]),
+    )
+    yield Figure("worker, S3 → Postgres: from the first claim to the last job's end", told([r.wall_s for r in remote]))
+    yield Figure("worker: from the first claim to the last file in S3", told([r.delivered_s for r in remote]))
+    pairs = [a.wall_s / b.wall_s for a, b in zip(local, remote, strict=True)]
+    ratio = statistics.median(r.wall_s for r in local) / statistics.median(r.wall_s for r in remote)
+    each = ", ".join(f"{p:.2f}" for p in pairs)
+    yield Figure(
+        "speed of the worker ÷ speed of run, of the medians (of each round)", f"{ratio:.2f}   ({each})", "≥ 0.9"
+    )
+    start = _run(folder / "start", [min(files, key=lambda f: f.stat().st_size)])
+    yield from _cpu_spent(local, remote, start)
+    yield from _round_trips(servers, s3, statistics.median(r.transactions for r in remote) / len(files))
 
 
-def _where_it_goes(
-    servers: Stack, s3: Any, local: Sequence[Round], remote: Sequence[Round], start_cpu_s: float, files: int
-) -> Iterator[Figure]:
-    """CPU seconds, and what a round trip to the servers takes when nothing else goes on."""
+def _cpu_spent(local: Sequence[Round], remote: Sequence[Round], start: Round) -> Iterator[Figure]:
+    """`start`: a run over next to nothing."""
     median = statistics.median
     spent = {name: median(dict(r.servers)[name] for r in remote) for name in SERVERS.values()}
-    yield Figure("CPU of a round without start and model: run", f"{median(r.cpu_s for r in local) - start_cpu_s:.1f} s")
+    yield Figure("CPU of a round but for start and model: run", f"{median(r.cpu_s for r in local) - start.cpu_s:.1f} s")
     yield Figure(
-        "CPU of a round without start and model: worker; servers",
+        "CPU of a round but for start and model: worker; the servers meanwhile",
         f"{median(r.cpu_s for r in remote):.1f} s; {', '.join(f'{k} {v:.1f} s' for k, v in spent.items())}",
     )
+
+
+def _round_trips(servers: Stack, s3: Any, transactions: float) -> Iterator[Figure]:
+    """To the servers, when nothing else goes on."""
     database, body, key = Database(servers.database_url), os.urandom(CALL_BYTES), {"Bucket": WORK, "Key": "trip"}
 
     def transact() -> None:
@@ -220,22 +227,16 @@ def _where_it_goes(
         s3.get_object(**key)["Body"].read()
 
     calls: dict[str, Callable[[], object]] = {
-        "transaction": transact,
         "put": lambda: s3.put_object(**key, Body=body),
         "get": get,
         "delete": lambda: s3.delete_object(**key),
     }
-    ms = {name: _call_ms(call) for name, call in calls.items()}
+    took = f"{_call_ms(transact):.1f} ms"
+    yield Figure(f"Postgres: SELECT 1 in a transaction; a recording takes {transactions:.0f}, pings included", took)
+    took = " / ".join(f"{_call_ms(call):.1f}" for call in calls.values())
+    what = f"S3: {' / '.join(calls)} of {CALL_BYTES // 1000} kB; a recording takes 4, 2 and 1"
+    yield Figure(what, f"{took} ms")
     database.close()
-    per = median(r.transactions for r in remote) / files
-    yield Figure(
-        f"Postgres: a transaction that reads one row; {per:.0f} transactions a recording",
-        f"{ms.pop('transaction'):.1f} ms",
-    )
-    yield Figure(
-        f"S3: {' / '.join(ms)} of {CALL_BYTES // 1000} kB; a recording takes 3 puts or more, 2 gets, 1 delete",
-        f"{' / '.join(f'{v:.1f}' for v in ms.values())} ms",
-    )
 
 
 def _call_ms(call: Callable[[], object]) -> float:
@@ -262,7 +263,7 @@ def _run(home: Path, files: Sequence[Path]) -> Round:
     alone = {k: v for k, v in os.environ.items() if not k.startswith("SPOTSCRIBE_")}
     alone |= {"SPOTSCRIBE_HOME": str(home), "SPOTSCRIBE_CPU_THREADS": str(THREADS)}
     before = _cpu_of_ended()
-    done = subprocess.run(command, env=alone, capture_output=True, check=True)
+    done = subprocess.run(command, env=alone, stdout=subprocess.PIPE, check=True)
     return Round(json.loads(done.stdout)["wall_s"], _cpu_of_ended() - before)
 
 
@@ -270,15 +271,14 @@ def _work(servers: Stack, home: Path, files: int) -> Round:
     """One worker, at work before the recordings are submitted, on tables and queues of its own."""
     home.mkdir()
     with fresh_database(servers.database_url) as database, (home / "log").open("wb") as log:
-        own = {
-            "HOME": home,
-            "QUEUE": home.name,
-            "OUT_URL": f"s3://{WORK}/{home.name}",
-            "DATABASE_URL": url_of(database),
+        environment = os.environ | {
+            "SPOTSCRIBE_HOME": str(home),
+            "SPOTSCRIBE_QUEUE": home.name,
+            "SPOTSCRIBE_OUT_URL": f"s3://{WORK}/{home.name}",
+            "SPOTSCRIBE_DATABASE_URL": url_of(database),
         }
-        environment = os.environ | {f"SPOTSCRIBE_{k}": str(v) for k, v in own.items()}
         command = [*_spotscribe("worker"), *MODEL, "--cpu-threads", str(THREADS)]
-        worker = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
+        worker = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
             _until(lambda: b"at work" in (home / "log").read_bytes())
             time.sleep(SETTLE_S)
@@ -296,19 +296,29 @@ def _timed(database: Database, environment: dict[str, str], files: int) -> Round
     submitted = [*_spotscribe("submit"), f"s3://{INBOX}/calls/", *MODEL, "--language", "en"]
     submitting = subprocess.Popen(submitted, env=environment, stdout=subprocess.DEVNULL)
     # The first claim's lease ends one lease after it, and is not renewed before a quarter of that is over.
-    claimed = "SELECT min(lease_until) - make_interval(secs => 20) FROM jobs WHERE state = 'preparing'"
-    left = "SELECT (SELECT count(*) FROM jobs WHERE finished_at IS NULL) + (SELECT count(*) FROM outputs WHERE written_at IS NULL)"
-    ends = "SELECT max(finished_at), (SELECT max(written_at) FROM outputs), sum(duration_s), count(*) FILTER (WHERE state = 'done') FROM jobs"
-    trips = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
-    began = _until(lambda: _one(database, claimed)[0], every_s=0.01)
+    claimed = "SELECT min(lease_until) - make_interval(secs => :lease_s) FROM jobs WHERE state = 'preparing'"
+    left = (
+        "SELECT (SELECT count(*) FROM jobs WHERE finished_at IS NULL)"
+        " + (SELECT count(*) FROM outputs WHERE written_at IS NULL)"
+    )
+    ends = (
+        "SELECT max(finished_at), (SELECT max(written_at) FROM outputs), sum(duration_s),"
+        " count(*) FILTER (WHERE state = 'done') FROM jobs"
+    )
+    began = _until(lambda: _one(database, claimed, lease_s=LEASE_S)[0], every_s=0.01)
     _until(lambda: not _one(database, left)[0], every_s=0.5)
     submitting.wait()
     finished, delivered, audio_s, done = _one(database, ends)
     if done != files:
         raise SystemExit(f"only {done} of {files} recordings were transcribed by the worker")
-    spent = tuple((name, s - busy[name]) for name, s in _cpu_of_servers().items())
-    wall, to_file = (finished - began).total_seconds(), (delivered - began).total_seconds()
-    return Round(wall, 0.0, to_file, 0.0, _one(database, trips)[0], spent, audio_s)
+    return Round(
+        wall_s=(finished - began).total_seconds(),
+        cpu_s=0.0,
+        delivered_s=(delivered - began).total_seconds(),
+        transactions=_one(database, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")[0],
+        servers=tuple((name, spent - busy[name]) for name, spent in _cpu_of_servers().items()),
+        audio_s=audio_s,
+    )
 
 
 def _one(database: Database, query: str, **values: object) -> Any:
