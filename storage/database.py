@@ -56,10 +56,15 @@ def _postgres_now(element: now_plus, compiler: Any, **kw: Any) -> str:
 class Database:
     """The engine and its transactions. Safe to share by threads."""
 
-    def __init__(self, url: str, *, pool_size: int = 4) -> None:
+    def __init__(self, url: str, *, pool_size: int = 4, ping: bool = True) -> None:
+        """`ping`: ask a connection whether it lives before it is used again. Who tries again anyway need not."""
         self.url = _checked(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4}
+        options: dict[str, Any] = {
+            "pool_size": pool_size,
+            "max_overflow": 4,
+            "pool_pre_ping": ping and not self.is_sqlite,
+        }
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         if not self.is_sqlite:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Table, and_, or_, select, update
@@ -29,6 +30,8 @@ from storage.tables import Job, Output, ShardRow, WorkerRow
 
 LEASE_S = 20.0
 """A lease nobody renewed for so long is free. Renewed every quarter of it."""
+QUERIES = 256
+"""Claiming queries that a process keeps: one for each step and number of rows asked for."""
 RECLAIMED = 500
 """Rows of a step that one call of `reclaim` frees at most."""
 SUSPECT_CRASHES = 2
@@ -82,12 +85,19 @@ def claim(
 
     `suspects`: take one of those instead; only for who has nothing else in hand, and takes nothing else beside it.
     """
+    taken = tx.execute(_claiming(step, worker, 1 if suspects else limit, seconds, engine, suspects))
+    return [Lease(step, r.id, r.fence, seconds, r.crashes) for r in sorted(taken, key=lambda r: (-r.priority, r.id))]
+
+
+@lru_cache(QUERIES)
+def _claiming(step: Step, worker: str, limit: int, seconds: float, engine: str | None, suspects: bool) -> Any:
+    """The locking query. A worker asks the same ones again and again, and to build one takes longer than to run it."""
     t = step.table.c
     # A plain subquery may run once for each row, and then takes more than the limit; a CTE runs once.
     wanted = select(t.id).where(*_free(step, worker, engine, suspects=suspects)).order_by(t.priority.desc(), t.id)
-    picked = wanted.limit(1 if suspects else limit).with_for_update(skip_locked=True)
+    picked = wanted.limit(limit).with_for_update(skip_locked=True)
     ids = picked.cte("picked").prefix_with("MATERIALIZED", dialect="postgresql")
-    taken = tx.execute(
+    return (
         update(step.table)
         .where(t.id.in_(select(ids.c.id)), t.state == step.ready)
         .values(
@@ -100,7 +110,6 @@ def claim(
         )
         .returning(t.id, t.fence, t.priority, t.crashes)
     )
-    return [Lease(step, r.id, r.fence, seconds, r.crashes) for r in sorted(taken, key=lambda r: (-r.priority, r.id))]
 
 
 def has_suspects(tx: Connection, step: Step, worker: str, engine: str | None = None) -> bool:

@@ -47,10 +47,12 @@ class Wiring:
     settings: Settings
     connections: int = 4
     """Of the database."""
+    ping: bool = True
+    """Whether they are asked for their health before each use."""
 
     @cached_property
     def database(self) -> Database:
-        return Database(self.settings.database_url, pool_size=self.connections)
+        return Database(self.settings.database_url, pool_size=self.connections, ping=self.ping)
 
     @cached_property
     def s3(self) -> Any:

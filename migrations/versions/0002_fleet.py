@@ -84,6 +84,12 @@ def upgrade() -> None:
     suspect = sa.text("crashes >= 2")
     op.create_index("ix_shards_suspect", "shards", ["state"], sqlite_where=suspect, postgresql_where=suspect)
     op.create_index("ix_outputs_claim", "outputs", ["state", sa.text("priority DESC"), "id"])
+    # Each claim leaves a dead entry at the head of its index, which later claims step over. By itself Postgres clears
+    # them away when a fifth of the table has died: in a million rows a claim then takes 2.4 ms instead of 0.1.
+    if op.get_bind().dialect.name == "postgresql":
+        for table in ("jobs", "shards", "outputs"):
+            often = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
+            op.execute(f"ALTER TABLE {table} SET ({often})")
     _fill()
 
 

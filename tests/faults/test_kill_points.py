@@ -18,7 +18,7 @@ from workers.arena import Arena
 
 PATIENCE_S = 30.0
 EXPECTED = (
-    "commit submit", "commit Steps._claimed", "commit Preparer._prepare", "commit Transcriber._checkpoint",
+    "commit submit", "commit Steps._claimed", "commit Preparer._prepare", "commit Ledger.write",
     "commit Finisher.finish", "commit Finisher.deliver_leased", "commit Reconciler.once", "message published",
     "message acknowledged", "work object written", "work object read", "work object deleted",
     "transcript file written", "recording read",
@@ -135,7 +135,9 @@ def test_a_kill_at_any_point_loses_nothing_and_repeats_next_to_nothing(places: P
 def test_a_submission_killed_at_any_point_is_submitted_or_is_not(places: Places) -> None:
     """And the same command again makes it whole: each recording once."""
     with places(lease_s=1.0) as place, zygote(place) as z:
-        for i, point in enumerate(("before commit _submit", "after commit _submit", "before message published")):
+        for i, point in enumerate(
+            ("before commit Database.again", "after commit Database.again", "before message published")
+        ):
             (file,) = place.record(9.0)
             command = ["submit", str(file), "--label", f"l{i}", "--model", place.job.model, "--language", "en"]
             assert z.finish(command, point) == -signal.SIGKILL

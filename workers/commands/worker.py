@@ -58,7 +58,7 @@ def worker(
         model=name, compute_type=asked["compute_type"] or settings.compute_type, beam_size=asked["beam_size"]
     )
     threads = cpu_threads or max(2, settings.cores)
-    wiring = Wiring(settings, CONNECTIONS + threads)
+    wiring = Wiring(settings, CONNECTIONS + threads, ping=False)  # it tries again by itself
     wiring.check_fleet()
     make_folder(settings.home, "SPOTSCRIBE_HOME")
     engine, how = None, engine_options(settings, device or settings.device, job.compute_type, job.beam_size)
