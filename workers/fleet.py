@@ -98,7 +98,8 @@ class FleetWorker:
         self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
         self._stop, self._left = threading.Event(), threading.Event()
         self._leaving = threading.Lock()
-        self._why, self._code, self._moving = "", 0, False
+        self._why, self._code = "", 0
+        self._moving = self._holding = False
 
     def run(self) -> int:
         """Work until somebody says to leave."""
@@ -126,13 +127,15 @@ class FleetWorker:
 
     def take_nudge(self) -> bool:
         """There is work, somebody says. Returns when this process has room for more of it; False if it is leaving."""
+        self._holding = True
         self._steps.nudge()
         deadline = time.monotonic() + HOLD_S
         while not self._stop.is_set() and time.monotonic() < deadline:
             time.sleep(TICK_S)
             if self._steps.has_room and not self._moving:
                 break
-        return not self._stop.is_set()
+        self._holding = self._stop.is_set()  # else it is acknowledged now
+        return not self._holding
 
     def leave(self, why: str) -> None:
         """Begin to leave, once; does not wait. May be called from a signal's handler."""
@@ -156,7 +159,8 @@ class FleetWorker:
             self._say("the database does not answer; what is held goes back when its lease is over")
         self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")
         self._left.set()
-        time.sleep(CELERY_S)  # to give its message back
+        if self._holding:  # a message, which Celery gives back meanwhile
+            time.sleep(CELERY_S)
         os._exit(self._code)
 
     def _gone(self) -> None:

@@ -166,11 +166,12 @@ class Steps:
         c = self._claims
         if not suspects and time.monotonic() < self._empty_until.get(step, 0.0):
             return False
+        self._empty_until[step] = time.monotonic() + EMPTY_S  # before the look: what is said meanwhile must count
         with self._db.transaction() as tx:
             limit = AT_ONCE.get(step, 1)
             claimed = leases.claim(tx, step, c.worker, limit=limit, seconds=c.lease_s, suspects=suspects)
-        if not claimed:
-            self._empty_until[step] = time.monotonic() + EMPTY_S
+        if claimed:
+            self._empty_until.pop(step, None)
         for lease in claimed:
             self._guarded(do, lease)
         return bool(claimed)
