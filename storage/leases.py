@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Table, and_, or_, select, update
+from sqlalchemy.exc import DBAPIError
 
 from chunking.errors import LeaseLost, TransientError
 from storage.database import Database, now_plus
@@ -257,7 +258,7 @@ class Heartbeat:
             with self._lock:
                 now = time.monotonic()
                 held = [lease for lease, until in self._held.items() if until > now]
-            with suppress(TransientError), self._db.transaction() as tx:
+            with suppress(TransientError, DBAPIError), self._db.transaction() as tx:
                 renew(tx, held)
 
 
