@@ -15,7 +15,7 @@ export PIP_USER = 0
 .NOTPARALLEL:
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: venv ## Transcribe sample recordings on this machine; no server, account or GPU needed
 	$(call install,demo,demo dev,30 s)
