@@ -2,7 +2,7 @@
 
 Three deaths without progress are the limit, and the last of them must have been one that nothing else can have caused:
 the worker had nothing else in hand (storage/leases.py). Where workers die of other causes as well, as in a storm of
-preemptions without notice, one such death proves little, and three are asked for.
+preemptions without notice, one such death proves little: then more are asked for, the more there die without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from storage.leases import SUSPECT_CRASHES, Lease, Step
 from storage.tables import Job, WorkerRow
 
 CRASHES = 3
-SOLO_IN_A_STORM = 3
+SOLO_IN_A_STORM, MOST_SOLO = 3, 12
+"""Deaths alone that are asked for where others die as well: these, and half as many more as others died, up to so many.
+An hour's recording is alone for seconds, in which a kill storm hits it one time in three."""
 STORM_S = 600.0
 """How far back other workers' deaths count."""
 
@@ -34,11 +36,15 @@ def quarantine(tx: Connection) -> int:
             t.state == step.ready, t.crashes >= SUSPECT_CRASHES, t.crashes >= CRASHES, t.solo_crashes >= 1
         )
         for row in tx.execute(bad).all():
-            proven = deaths <= row.crashes or row.solo_crashes >= SOLO_IN_A_STORM
-            if proven and (lease := _taken(tx, step, row.id)) is not None:
+            if row.solo_crashes >= _needed(deaths - row.crashes) and (lease := _taken(tx, step, row.id)) is not None:
                 _end(tx, lease, row.crashes)
                 count += 1
     return count
+
+
+def _needed(others: int) -> int:
+    """Deaths alone that prove it, where so many workers died lately without the row in hand."""
+    return 1 if others <= 0 else min(MOST_SOLO, SOLO_IN_A_STORM + others // 2)
 
 
 def _taken(tx: Connection, step: Step, row: int) -> Lease | None:

@@ -15,7 +15,7 @@ from storage.fleet import Backlog, JobProgress, Worker
 from storage.jobs import JobOptions, Source, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
-from storage.quarantine import quarantine
+from storage.quarantine import MOST_SOLO, SOLO_IN_A_STORM, quarantine
 from storage.submission import Request
 from storage.tables import Job, Output, ShardRow, WorkerRow
 from tests.contracts.test_jobs import claim, content, finish, submit, view
@@ -235,18 +235,26 @@ def test_what_ends_begins_the_next_step_without_deaths(database: Database) -> No
     assert quarantined(database) == 0
 
 
-def test_in_a_storm_three_deaths_alone_are_asked_for(database: Database) -> None:
+def test_in_a_storm_more_deaths_alone_are_asked_for(database: Database) -> None:
     job = submit(database, "a")
-    register(database, *(f"lost{i}" for i in range(20)), lost_s=300.0)
-    for alone in (False, False, True):
-        dies(database, Step.PREPARE, alone=alone)
-    assert quarantined(database) == 0
-    dies(database, Step.PREPARE, alone=True)
-    assert quarantined(database) == 0
-    dies(database, Step.PREPARE, alone=True)
-    assert crashes(database, Step.PREPARE) == [(5, 3)]
+    others = 6
+    register(database, *(f"lost{i}" for i in range(others)), lost_s=300.0)
+    for i in range(2 + SOLO_IN_A_STORM + others // 2):
+        assert quarantined(database) == 0
+        register(database, f"k{i}")
+        dies(database, Step.PREPARE, alone=i >= 2, worker=f"k{i}")
     assert quarantined(database) == 1
-    assert view(database, job).code == "quarantined"
+    with database.reading() as tx:
+        assert jobs.view(tx, job).code == "quarantined"
+
+
+def test_however_bad_the_storm_there_is_an_end(database: Database) -> None:
+    submit(database, "a")
+    register(database, *(f"lost{i}" for i in range(100)), lost_s=300.0)
+    for i in range(2 + MOST_SOLO):
+        assert quarantined(database) == 0
+        dies(database, Step.PREPARE, alone=i >= 2)
+    assert quarantined(database) == 1
 
 
 def test_a_storm_that_is_over_does_not_count(database: Database) -> None:
