@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self, TypedDict
 
@@ -41,7 +42,7 @@ class RunAs(TypedDict, total=False):
     extra_groups: list[int]
 
 
-class Server:
+class Server(ABC):
     """What is known of a server before it runs, and the process while it does. A context starts and ends it."""
 
     ends_by = signal.SIGKILL
@@ -58,8 +59,9 @@ class Server:
         """The process's id; None while it is stopped."""
         return self._process.pid if self._process else None
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """What starts it."""
 
     def run_as(self) -> RunAs:
         return {}
