@@ -12,9 +12,9 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from chunking.errors import Code, Rejected, UsageError
-from storage.jobs import Source
+from storage.jobs import Listed, MediaObject
 from storage.objects import path_of
-from storage.sources import bucket_and_key, file_version
+from storage.urls import bucket_and_key, file_version
 
 MEDIA_SUFFIXES = frozenset({
     ".3g2", ".3ga", ".3gp", ".aac", ".ac3", ".ac4", ".adts", ".aif", ".aifc", ".aiff", ".alac", ".amr", ".ape",
@@ -45,10 +45,10 @@ class Found:
     path: Path
     target: Path
 
-    def source(self) -> Source:
+    def media(self) -> MediaObject:
         """Raises UsageError where the file is gone."""
         try:
-            return Source(self.path.as_uri(), file_version(self.path), self.path.stat().st_size)
+            return MediaObject(self.path.as_uri(), file_version(self.path), self.path.stat().st_size)
         except FileNotFoundError:
             raise UsageError(f"no such file: {self.path}") from None
 
@@ -65,7 +65,7 @@ class Findings:
 class Named:
     """A recording anywhere, and how files made of it are to be named."""
 
-    source: Source
+    media: MediaObject
     path: PurePath
     """Its path or key."""
     target: PurePath
@@ -75,9 +75,9 @@ class Named:
 class Bucket(Protocol):
     """What is asked of S3 here (storage/s3.py); made only when an s3:// address comes."""
 
-    def head(self, url: str) -> Source: ...
+    def head(self, url: str) -> Listed: ...
 
-    def listing(self, url: str) -> Iterator[Source]: ...
+    def listing(self, url: str) -> Iterator[Listed]: ...
 
 
 def find_everywhere(names: Iterable[str], s3: Callable[[], Bucket]) -> tuple[list[Named], int]:
@@ -92,7 +92,7 @@ def find_everywhere(names: Iterable[str], s3: Callable[[], Bucket]) -> tuple[lis
         scheme = urlsplit(name).scheme if "://" in name else ""
         if scheme == "s3":
             taken, others = _in_bucket(name, s3())
-            found.update({n.source.identity: n for n in taken})
+            found.update({n.media.identity: n for n in taken})
             skipped += others
         elif scheme == "file":
             local.append(str(path_of(name)))
@@ -104,8 +104,8 @@ def find_everywhere(names: Iterable[str], s3: Callable[[], Bucket]) -> tuple[lis
         findings = find_recordings(local)
         skipped += len(findings.skipped)
         for f in findings.found:
-            named = Named(f.source(), f.path, f.target)
-            found[named.source.identity] = named
+            named = Named(f.media(), f.path, f.target)
+            found[named.media.identity] = named
     return list(found.values()), skipped
 
 
@@ -113,24 +113,24 @@ def _in_bucket(url: str, s3: Bucket) -> tuple[list[Named], int]:
     _, key = bucket_and_key(url)
     if key and not key.endswith("/"):
         try:
-            return [_named(s3.head(url))], 0
+            return [_named(s3.head(url).media)], 0
         except Rejected as e:
             hint = f"; to take everything below it: {url}/" if e.code is Code.GONE else ""
             raise UsageError(f"{url}: {e}{hint}") from None
     objects = list(s3.listing(url))
-    taken = [_named(o) for o in objects]
+    taken = [_named(o.media) for o in objects]
     taken = [n for n in taken if n.path.suffix.lower() in MEDIA_SUFFIXES]
     if not taken:
         raise UsageError(f"no recordings below {url} ({len(objects)} other objects)")
     return taken, len(objects) - len(taken)
 
 
-def _named(source: Source) -> Named:
+def _named(media: MediaObject) -> Named:
     """Its transcripts lie where it lies: the key's parts, without those that a path could be led astray by."""
-    _, key = bucket_and_key(source.url)
+    _, key = bucket_and_key(media.url)
     parts = [p for p in key.split("/") if p not in {"", ".", ".."}]
     path = PurePosixPath(*parts) if parts else PurePosixPath("recording")
-    return Named(source, path, path.with_suffix(""))
+    return Named(media, path, path.with_suffix(""))
 
 
 def find_recordings(named: Sequence[str]) -> Findings:

@@ -23,7 +23,7 @@ from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
 from storage.objects import ObjectStore
-from storage.sources import Sources
+from storage.readers import Readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Preparer:
         scratch: Path,
         *,
         tally: Tally,
-        sources: Sources | None = None,
+        readers: Readers | None = None,
         options: PrepareOptions | None = None,
     ) -> None:
         self._db, self._store, self._decoder, self._scratch, self._tally = database, store, decoder, scratch, tally
-        self._sources = sources or Sources()
+        self._readers = readers or Readers()
         self._options = options or PrepareOptions()
         self._detector = SpeechDetector()
         self._heart = Heartbeat(database)
@@ -77,7 +77,7 @@ class Preparer:
         if job.size_bytes > self._options.max_bytes:
             raise Rejected(f"larger than {self._options.max_bytes} bytes", code=Code.TOO_LARGE)
         with self._tally.stage("fetch"):
-            source = self._sources.fetch(job.url, job.version, folder)
+            source = self._readers.fetch(job.url, job.version, folder)
         with self._db.transaction() as tx:
             if jobs.claim_content(tx, lease, source.sha256) != "lead":
                 return

@@ -24,12 +24,14 @@ ENDED = ("done", "partial", "rejected", "failed", "cancelled")
 WITH_TRANSCRIPT = ("done", "partial")
 OF_THE_MOMENT = (Code.TOO_LONG, Code.TOO_LARGE, Code.GONE, Code.DENIED)
 """Rejections that hang on a limit or on the moment, not on the bytes: asked for again, they are looked at again."""
+LONGEST = 1000
+"""Characters of a URL and its version beyond which their digest stands for them."""
 TRY_AGAIN_S = 10.0
 """How long work rests after an error that may pass."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MediaObject:
     """A media object that somebody wants transcribed. `version`: what changes when its bytes do."""
 
     url: str
@@ -38,7 +40,18 @@ class Source:
 
     @property
     def identity(self) -> str:
-        return f"{self.url}#{self.version}"
+        """What is unique to these bytes at this place; of bounded length, since an index takes no more."""
+        named = f"{self.url}#{self.version}"
+        return named if len(named) <= LONGEST else f"sha256:{hashlib.sha256(named.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object as a listing or a look at it found it."""
+
+    media: MediaObject
+    modified_s: int
+    """When it was written, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

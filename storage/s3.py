@@ -31,8 +31,9 @@ from botocore.exceptions import ConnectionError as S3ConnectionError
 from urllib3.exceptions import HTTPError
 
 from chunking.errors import Code, Rejected, TransientError, UsageError
-from storage.jobs import Source
-from storage.sources import Fetched, bucket_and_key, s3_url
+from storage.jobs import Listed, MediaObject
+from storage.readers import Fetched
+from storage.urls import bucket_and_key, s3_url
 
 IN_MEMORY = 4 << 20
 """An object of up to so many bytes is not written to a temporary file while it is read."""
@@ -167,27 +168,30 @@ _CUT = (
 
 
 class S3Bucket:
-    """What lies in a bucket, as recordings."""
+    """What lies in a bucket."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def head(self, url: str) -> Source:
-        """The recording at this address. Raises Rejected (gone, denied), UsageError, TransientError."""
+    def head(self, url: str) -> Listed:
+        """The object at this address. Raises Rejected (gone, denied), UsageError, TransientError."""
         bucket, key = bucket_and_key(url)
         with translated(key):
             found = self._client.head_object(Bucket=bucket, Key=key)
         size = found["ContentLength"]
-        return Source(s3_url(bucket, key), _version(found["ETag"], size), size)
+        media = MediaObject(s3_url(bucket, key), _version(found["ETag"], size), size)
+        return Listed(media, int(found["LastModified"].timestamp()))
 
-    def listing(self, url: str) -> Iterator[Source]:
+    def listing(self, url: str) -> Iterator[Listed]:
         """Every object below a prefix, in order, but what stands for a folder (its key ends in `/`, it is empty)."""
         bucket, prefix = bucket_and_key(url)
         with translated(prefix):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
                 for item in page.get("Contents", ()):
-                    if not (item["Key"].endswith("/") and not item["Size"]):
-                        yield Source(s3_url(bucket, item["Key"]), _version(item["ETag"], item["Size"]), item["Size"])
+                    key, size = item["Key"], item["Size"]
+                    if not (key.endswith("/") and not size):
+                        media = MediaObject(s3_url(bucket, key), _version(item["ETag"], size), size)
+                        yield Listed(media, int(item["LastModified"].timestamp()))
 
 
 def _version(etag: str, size: int) -> str:

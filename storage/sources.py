@@ -1,86 +1,165 @@
-"""Where recordings are read from: files of this machine, and objects in S3. One interface, chosen by the URL's scheme.
+"""Sources: prefixes and folders whose recordings are taken as they appear, each with options of its own.
 
-A source is asked for the bytes that were submitted. What has changed since is another recording, and is refused here.
+A source is listed by one ingester at a time. One that cannot be listed rests, longer each time, and says why.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
-from urllib.parse import quote, unquote, urlsplit
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
 
-from chunking.errors import Code, PermanentError, Rejected, UsageError
-from storage.objects import path_of
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, func, or_, select, update
+
+from storage.database import now_plus, upsert
+from storage.jobs import JobOptions
+from storage.tables import Arrival, SourceRow
+
+REST_S, LONGEST_REST_S = 5.0, 900.0
+"""How long a source or a bucket rests after its first refusal, and at most; twice as long each time."""
+WATCHED = ("active",)
+OWNERS = ("active", "paused")
+"""Sources that objects belong to. Of several, to the one with the longest URL."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """A recording's bytes on this machine, as long as the folder that was given lasts."""
+class SourceSettings:
+    """What is taken from a source, how it is decoded, where its transcripts go and who is told."""
 
-    path: Path
-    sha256: str
-
-
-class SourceReader(Protocol):
-    """Reads recordings of one scheme."""
-
-    def fetch(self, url: str, version: str, folder: Path) -> Fetched:
-        """The bytes of that version. `folder` is there for a copy. Raises Rejected (gone, denied), TransientError."""
-        ...
-
-
-class LocalReader:
-    """Files of this machine, read where they lie."""
-
-    def fetch(self, url: str, version: str, folder: Path) -> Fetched:
-        path = path_of(url)
-        try:
-            with path.open("rb") as f:
-                return Fetched(path, hashlib.file_digest(f, "sha256").hexdigest())
-        except FileNotFoundError:
-            raise Rejected("the file is gone", code=Code.GONE) from None
-        except PermissionError:
-            raise Rejected("the file may not be read: permission denied", code=Code.DENIED) from None
-
-
-class Sources:
-    """Readers by scheme. Safe to share by threads if they are."""
-
-    def __init__(self, readers: Mapping[str, SourceReader] | None = None) -> None:
-        self._readers: dict[str, SourceReader] = {"file": LocalReader(), **(readers or {})}
-
-    def fetch(self, url: str, version: str, folder: Path) -> Fetched:
-        """As the reader of this scheme does it. Raises PermanentError for a scheme that nobody here reads."""
-        scheme = urlsplit(url).scheme
-        reader = self._readers.get(scheme)
-        if reader is None:
-            raise PermanentError(f"{scheme}:// is no place that recordings can be read from here")
-        return reader.fetch(url, version, folder)
+    job: JobOptions
+    include: tuple[str, ...] = ()
+    """Globs over the path below the source's URL. None: names that say media."""
+    exclude: tuple[str, ...] = ()
+    min_age_s: float = 0.0
+    done_marker: str | None = None
+    """A recording is taken once KEY + this exists."""
+    max_bytes: int | None = None
+    sidecars: bool = True
+    """Whether NAME.json beside a recording is heeded (pipeline/sidecars.py)."""
+    label: str = "{source}"
+    """A template (pipeline/layout.py). Empty: none."""
+    priority: int = 0
+    out: str = ""
+    """Where files go, as a URL; empty: the database only."""
+    formats: tuple[str, ...] = ()
+    key: str = "{dir}/{name}.{format}"
+    """A template for a file's place below `out` (pipeline/layout.py)."""
+    after: str | None = None
+    """`move:PREFIX`, `tag` or `delete`: what becomes of a recording once its transcript is delivered. None: nothing."""
+    notify: tuple[str, ...] = ()
+    """Who is told of each end: webhooks, `sqs:` and `sns:` addresses (pipeline/notices.py)."""
+    daily_hours: float | None = None
+    """Audio that is taken a day (UTC). None: no limit."""
+    at_once: int = 500
+    """Recordings of it that may be in the queue: its share, so that the others' are not far behind."""
 
 
-def file_version(path: Path) -> str:
-    """What changes when a local file's bytes do."""
-    stat = path.stat()
-    return f"{stat.st_size}-{stat.st_mtime_ns}"
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source as it stands."""
+
+    id: int
+    name: str
+    url: str
+    state: str
+    settings: SourceSettings
+    listed_at: datetime | None
+    rest_until: datetime | None
+    problem: str | None
 
 
-def s3_url(bucket: str, key: str) -> str:
-    """The URL of an object, whatever characters are in its key."""
-    return f"s3://{bucket}/{quote(key, safe='/-_.~')}"
+_SETTINGS = TypeAdapter(SourceSettings)
 
 
-def bucket_and_key(url: str) -> tuple[str, str]:
-    """The other way round. Raises UsageError for what is no S3 address."""
-    parts = urlsplit(url)
-    if parts.scheme != "s3" or not parts.netloc:
-        raise UsageError(f"{url} is no S3 address; it looks like s3://bucket/prefix")
-    return parts.netloc, unquote(parts.path.removeprefix("/"))
+def put(tx: Connection, name: str, url: str, settings: SourceSettings, state: str = "active") -> Source:
+    """Make the source of this name, or change it to this. The ledger of what has been taken stays."""
+    values = {"url": url, "settings": asdict(settings), "state": state}
+    row = upsert(tx, SourceRow).values(name=name, **values)
+    row = row.on_conflict_do_update(index_elements=["name"], set_={**values, "refusals": 0, "rest_until": None})
+    tx.execute(row)
+    [made] = named(tx, [name])
+    return made
 
 
-def join_url(prefix: str, path: str) -> str:
-    """A place below a prefix, for an output; `path` is a relative path of any characters."""
-    return f"{prefix.rstrip('/')}/{quote(os.fsencode(path), safe='/-_.~')}"
+def named(tx: Connection, names: Sequence[str]) -> list[Source]:
+    """Those sources that there are and were not removed, by name."""
+    return _of(tx, SourceRow.name.in_(names), SourceRow.state != "removed")
+
+
+def at(tx: Connection, url: str) -> Source | None:
+    """The source with exactly this URL: a kept one before one named on a command line."""
+    found = sorted(_of(tx, SourceRow.url == url, SourceRow.state != "removed"), key=lambda s: s.state == "ad_hoc")
+    return found[0] if found else None
+
+
+def everything(tx: Connection, states: Sequence[str] = OWNERS) -> list[Source]:
+    return _of(tx, SourceRow.state.in_(states))
+
+
+def set_state(tx: Connection, name: str, state: str) -> bool:
+    """False where there is no such source."""
+    change = update(SourceRow).where(SourceRow.name == name, SourceRow.state != "removed").values(state=state)
+    return tx.execute(change.returning(SourceRow.id)).first() is not None
+
+
+def claim_listing(tx: Connection, source: Source, every_s: float) -> bool:
+    """Whether it is our turn to list it: nobody began within `every_s`, and it does not rest."""
+    s = SourceRow
+    due = (
+        s.id == source.id,
+        s.state.in_((*WATCHED, "ad_hoc")),
+        or_(s.listed_at.is_(None), s.listed_at <= now_plus(-every_s)),
+        or_(s.rest_until.is_(None), s.rest_until <= now_plus()),
+    )
+    mine = update(s).where(*due).values(listed_at=now_plus()).returning(s.id)
+    return tx.execute(mine).first() is not None
+
+
+def listed(tx: Connection, source: Source) -> None:
+    """It could be listed."""
+    tx.execute(update(SourceRow).where(SourceRow.id == source.id).values(refusals=0, rest_until=None, problem=None))
+
+
+def refused(tx: Connection, source: Source, why: str) -> float:
+    """It could not be listed, and rests. The answer is for how many seconds."""
+    refusals = tx.execute(select(SourceRow.refusals).where(SourceRow.id == source.id)).scalar_one() + 1
+    seconds = rest_s(refusals)
+    values = {"refusals": refusals, "rest_until": now_plus(seconds), "problem": why}
+    tx.execute(update(SourceRow).where(SourceRow.id == source.id).values(values))
+    return seconds
+
+
+def rest_s(refusals: int) -> float:
+    """How long to rest after so many refusals, one after the other."""
+    return float(min(LONGEST_REST_S, REST_S * 2 ** min(refusals - 1, 20)))
+
+
+def counts(tx: Connection) -> dict[int, dict[str, int]]:
+    """How many arrivals of each source are in which state."""
+    found: dict[int, dict[str, int]] = {}
+    grouped = select(Arrival.source_id, Arrival.state, func.count().label("n"))
+    for r in tx.execute(grouped.group_by(Arrival.source_id, Arrival.state)):
+        found.setdefault(r.source_id, {})[r.state] = r.n
+    return found
+
+
+def owner(sources: Sequence[Source], url: str) -> Source | None:
+    """The source that an object belongs to: of those above it the one with the longest URL."""
+    above = [s for s in sources if url.startswith(s.url)]
+    return max(above, key=lambda s: (len(s.url), s.state != "ad_hoc"), default=None)
+
+
+def _of(tx: Connection, *where: Any) -> list[Source]:
+    s = SourceRow
+    columns = select(s.id, s.name, s.url, s.state, s.settings, s.listed_at, s.rest_until, s.problem)
+    rows = tx.execute(columns.where(*where).order_by(s.name))
+    return [Source(**{**r._mapping, "settings": _settings(r.settings)}) for r in rows]
+
+
+def _settings(stored: dict[str, Any]) -> SourceSettings:
+    """Those of a newer version may have fields that this one does not know."""
+    known = {k: v for k, v in stored.items() if k in SourceSettings.__dataclass_fields__}
+    job = {k: v for k, v in stored["job"].items() if k in JobOptions.__dataclass_fields__}
+    return _SETTINGS.validate_python({**known, "job": job})

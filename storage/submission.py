@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from storage.database import now_plus, upsert
-from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, Source
+from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, MediaObject
 from storage.leases import unheld
 from storage.tables import Checkpoint, Job, Label, Output, Recording, ShardRow
 
@@ -39,18 +39,18 @@ class Submitted:
     known: bool
 
 
-def submit(tx: Connection, source: Source, options: JobOptions, *, force: bool = False) -> int:
+def submit(tx: Connection, media: MediaObject, options: JobOptions, *, force: bool = False) -> int:
     """The job for this recording and these options: a new one, or the one there is. With `force` it starts again."""
-    return submit_all(tx, [source], options, Request(force=force))[0].job
+    return submit_all(tx, [media], options, Request(force=force))[0].job
 
 
-def submit_all(tx: Connection, sources: Sequence[Source], options: JobOptions, request: Request) -> list[Submitted]:
+def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions, request: Request) -> list[Submitted]:
     """A job for each recording, in their order. The same recording and options again is the same job.
 
     One that failed, or was rejected for reasons of the moment, starts again.
     """
-    recordings = _recordings(tx, sources)
-    ids = [recordings[s.identity] for s in sources]
+    recordings = _recordings(tx, media)
+    ids = [recordings[s.identity] for s in media]
     key = options.digest
     known = _jobs(tx, ids, key)
     fresh: list[dict[str, Any]] = [
@@ -114,9 +114,9 @@ def retry(tx: Connection, jobs: Iterable[int]) -> int:
     return len(wanted)
 
 
-def _recordings(tx: Connection, sources: Sequence[Source]) -> dict[str, int]:
+def _recordings(tx: Connection, media: Sequence[MediaObject]) -> dict[str, int]:
     """The recordings' ids by identity, those that were not there inserted."""
-    wanted = {s.identity: s for s in sources}
+    wanted = {s.identity: s for s in media}
     found = _ids(tx, wanted)
     missing = [wanted[i] for i in sorted(wanted.keys() - found.keys())]  # in order: two submitters must not deadlock
     if missing:

@@ -1,7 +1,8 @@
 """The tables. Their history is in migrations/; a test holds the two together.
 
 Times in a recording are seconds (`_s`); times of day are the database's, in UTC. The records that a query never looks
-into (a shard's plan, a checkpoint's content, a segment's words) are JSON; everything else is a column.
+into (a shard's plan, a checkpoint's content, a segment's words, a source's settings) are JSON; everything else is a
+column. One file, though a long one: the schema is read as a whole.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ class Recording(Base):
     """One source media object. `identity` says which bytes are meant: URL and version, or URL, size and change time."""
 
     __tablename__ = "recordings"
+    __table_args__ = (Index("ix_recordings_url", "url", postgresql_using="hash"),)  # a B-tree takes 2 700 bytes
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
-    url: Mapped[str] = mapped_column(index=True)
+    url: Mapped[str]
     identity: Mapped[str] = mapped_column(unique=True)
     version: Mapped[str] = mapped_column(server_default="")
     """What changes when the bytes do: ETag and size, or size and change time."""
@@ -93,6 +95,8 @@ class Recording(Base):
     decoded_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     decode_errors: Mapped[int | None]
+    superseded_by: Mapped[int | None] = mapped_column(ForeignKey("recordings.id"))
+    """What lies at its URL now, other bytes: the transcript of these stands, and is not the current one."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
 
 
@@ -290,3 +294,96 @@ class EngineLimit(Base):
     device: Mapped[str] = mapped_column(primary_key=True)
     batch_size: Mapped[int]
     found_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class SourceRow(Base):
+    """A prefix in a bucket, or a folder, whose recordings are taken as they appear: a drop folder."""
+
+    __tablename__ = "sources"
+    __table_args__ = (CheckConstraint("state IN ('active', 'paused', 'ad_hoc', 'removed')", name="state"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    url: Mapped[str] = mapped_column(index=True)
+    """s3://bucket/prefix or file:///folder/."""
+    state: Mapped[str]
+    """`ad_hoc`: named on the command line of one `ingest`, and watched by that one alone."""
+    settings: Mapped[dict[str, Any]]
+    """`storage.sources.SourceSettings`."""
+    listed_at: Mapped[datetime | None]
+    """When the last listing of it began."""
+    refusals: Mapped[int] = mapped_column(server_default="0")
+    """Listings, one after the other, that could not be made."""
+    rest_until: Mapped[datetime | None]
+    problem: Mapped[str | None]
+    """Why the last listing could not be made."""
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class Arrival(Base):
+    """The drop folders' ledger: an object that was seen there, once for each identity. Rows are never deleted."""
+
+    __tablename__ = "arrivals"
+    __table_args__ = (
+        Index("ix_arrivals_source", "source_id", "state", "id"),
+        Index("ix_arrivals_admitted", "source_id", "admitted_at"),
+        CheckConstraint("state IN ('held', 'submitted', 'ended')", name="state"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    source_id: Mapped[int] = mapped_column(ForeignKey("sources.id"))
+    identity: Mapped[str] = mapped_column(unique=True)
+    url: Mapped[str]
+    version: Mapped[str]
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    modified_s: Mapped[int] = mapped_column(BigInteger)
+    """When the object was written, in seconds since 1970: written again with the same bytes it is a later one."""
+    state: Mapped[str] = mapped_column(server_default="held")
+    """`held` until the source's share and budget allow it, then `submitted`, then `ended` with its job."""
+    overtaken: Mapped[int] = mapped_column(server_default="0")
+    """1: when it was first heard of, something else lay at its URL already."""
+    sidecar: Mapped[dict[str, Any] | None]
+    """What a NAME.json beside it asked for (`storage.arrivals.Sidecar`)."""
+    note: Mapped[str | None]
+    """What was wrong with the sidecar."""
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    seen_at: Mapped[datetime] = mapped_column(default=now_plus())
+    admitted_at: Mapped[datetime | None]
+
+
+class Errand(Leased, Base):
+    """What is to be done when a job has ended and its files are delivered: somebody told, the recording put away."""
+
+    __tablename__ = "errands"
+    __table_args__ = (
+        UniqueConstraint("job_id", "kind", "target"),
+        Index("ix_errands_claim", "state", text("priority DESC"), "id"),
+        CheckConstraint("kind IN ('webhook', 'sqs', 'sns', 'move', 'tag', 'delete')", name="kind"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    state: Mapped[str] = mapped_column(server_default="wanted")
+    """`wanted` until the job has ended and its files are delivered, then `due`, `running`, and `done`, `dead` (given
+    up) or `void` (the job's end does not call for it)."""
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
+    kind: Mapped[str]
+    target: Mapped[str]
+    """A URL, a queue, a topic, a prefix."""
+    round: Mapped[int] = mapped_column(server_default="1")
+    """Which end of the job it is about: a job that is tried again ends again."""
+    attempts: Mapped[int] = mapped_column(server_default="0")
+    error: Mapped[str | None]
+    due_at: Mapped[datetime | None]
+    done_at: Mapped[datetime | None]
+
+
+class BucketRow(Base):
+    """A bucket that refused recordings: it is left alone for a while, longer each time, until it gives one again."""
+
+    __tablename__ = "buckets"
+
+    bucket: Mapped[str] = mapped_column(primary_key=True)
+    refusals: Mapped[int] = mapped_column(server_default="0")
+    """One after the other."""
+    rest_until: Mapped[datetime | None]
+    why: Mapped[str | None]

@@ -31,12 +31,12 @@ from pipeline.ingestion import Found
 from pipeline.settings import PREFIX, Settings
 from storage import checkpoints, fleet, jobs, outputs, submission
 from storage.database import Database
-from storage.jobs import JobOptions, Source
+from storage.jobs import JobOptions, MediaObject
 from storage.objects import path_of
 from storage.outputs import WantedOutput
 from storage.s3 import S3Bucket, S3Store
-from storage.sources import file_version
 from storage.submission import Request
+from storage.urls import file_version
 from workers.local import LocalRun, RunOptions
 from workers.presence import Presence
 from workers.synthetic import Voice
@@ -129,7 +129,7 @@ class Arena:
 
     def submit(self, files: Sequence[Path]) -> list[int]:
         """Into the bucket, if there is one, and then as jobs with a wanted file each."""
-        sources = [self.source(f) for f in files]
+        sources = [self.media(f) for f in files]
         with self.wiring.database.transaction() as tx:
             done = submission.submit_all(tx, sources, self.job, Request(label="chaos"))
             out = self.settings.out_url
@@ -204,13 +204,13 @@ class Arena:
             for key in list(store.keys()):
                 store.delete(key)
 
-    def source(self, file: Path) -> Source:
+    def media(self, file: Path) -> MediaObject:
         """The recording as it is submitted: uploaded, if there is a bucket."""
         if not self._place.startswith("s3://"):
-            return Source(file.as_uri(), file_version(file), file.stat().st_size)
+            return MediaObject(file.as_uri(), file_version(file), file.stat().st_size)
         copy = shutil.copy(file, self.folder / "upload")
         S3Store(f"{self._place}/in", self.wiring.s3).put_file(file.name, Path(copy))
-        return S3Bucket(self.wiring.s3).head(f"{self._place}/in/{file.name}")
+        return S3Bucket(self.wiring.s3).head(f"{self._place}/in/{file.name}").media
 
     def _engine(self, settings: Settings) -> Engine:
         how = engine_options(settings, settings.device, self.job.compute_type, 1)

@@ -27,8 +27,8 @@ from migrations import HEAD
 from pipeline.settings import PREFIX
 from storage.objects import LocalStore, ObjectStore, path_of
 from storage.s3 import translated
-from storage.sources import bucket_and_key, join_url
 from storage.tables import Base
+from storage.urls import bucket_and_key, join_url
 from workers.nudges import check_broker
 from workers.wiring import Wiring
 

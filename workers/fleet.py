@@ -204,7 +204,7 @@ class FleetWorker:
         options = PrepareOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
         preparer = Preparer(
             self._db, wiring.store, self._decoder, self._presence.scratch, tally=self._tally,
-            sources=wiring.sources, options=options,
+            readers=wiring.readers, options=options,
         )  # fmt: skip
         finisher = Finisher(self._db, wiring.store, self._tally, wiring.destinations)
         self._decoder.start()

@@ -136,7 +136,7 @@ class LocalRun:
         for first in range(0, len(found), 200):
             with self._db.transaction() as tx:
                 for recording in found[first : first + 200]:
-                    job = submission.submit(tx, recording.source(), self._options.job, force=self._options.force)
+                    job = submission.submit(tx, recording.media(), self._options.job, force=self._options.force)
                     self._jobs[job] = recording
                     self._want(tx, job, recording)
         self._left = list(self._jobs)

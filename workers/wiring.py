@@ -18,7 +18,7 @@ from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from storage.database import Database
 from storage.destinations import Destinations
 from storage.objects import LocalStore, ObjectStore, path_of
-from storage.sources import Sources
+from storage.readers import Readers
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -74,10 +74,10 @@ class Wiring:
         return LocalStore(path_of(url) if url else self.settings.work)
 
     @cached_property
-    def sources(self) -> Sources:
+    def readers(self) -> Readers:
         from storage.s3 import S3Reader
 
-        return Sources({"s3": S3Reader(self.s3)})
+        return Readers({"s3": S3Reader(self.s3)})
 
     @cached_property
     def destinations(self) -> Destinations:

@@ -22,7 +22,7 @@ from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
 from storage import checkpoints, jobs, leases, plans, submission
 from storage.database import Database
-from storage.jobs import JobOptions, Source
+from storage.jobs import JobOptions, MediaObject
 from storage.leases import Step
 from storage.objects import LocalStore
 from tests.conftest import read_16k
@@ -41,7 +41,7 @@ def transcribed(
     """The text that this plan leads to, through the real steps."""
     store, tally = LocalStore(folder / "work"), Tally()
     with database.transaction() as tx:
-        job = submission.submit(tx, Source(f"file:///{name}", "1", 1), JobOptions(language="en"))
+        job = submission.submit(tx, MediaObject(f"file:///{name}", "1", 1), JobOptions(language="en"))
         (lease,) = leases.claim(tx, Step.PREPARE, "w")
         for shard in cut.shards:
             file = folder / "shard.flac"

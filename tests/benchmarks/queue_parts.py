@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from chunking.timeline import Chunk, ChunkResult, Segment, Shard, Span
 from storage import checkpoints, leases, outputs, submission
 from storage.database import Database
-from storage.jobs import JobOptions, Source
+from storage.jobs import JobOptions, MediaObject
 from storage.leases import Step
 from storage.outputs import WantedOutput
 from storage.records import to_record
@@ -67,7 +67,7 @@ def fresh_database(server: str) -> Iterator[Database]:
 
 def submit(database: Database, recordings: int) -> Iterator[Figure]:
     """As `spotscribe submit` does it, from where the bucket has been listed."""
-    sources = [Source(f"s3://bucket/calls/{i:07d}.wav", f"{i:032x}-1000000", 1_000_000) for i in range(recordings)]
+    sources = [MediaObject(f"s3://bucket/calls/{i:07d}.wav", f"{i:032x}-1000000", 1_000_000) for i in range(recordings)]
     for how in ("new", "all known before"):
         began = time.perf_counter()
         for first in range(0, recordings, AT_ONCE):
@@ -153,7 +153,7 @@ def _claim_figures(who: str, found: Sequence[Claimed], sizes: ClaimSizes) -> Ite
 def _queue_shards(database: Database, shards: int) -> None:
     spans = [Span(25.0 * i, 25.0 * i + 24.32) for i in range(CHUNKS)]
     shard = Shard(0, 0, Span(0.0, 600.0), tuple(Chunk(i, s, (s,), 30.0) for i, s in enumerate(spans)))
-    sources = [Source(f"s3://bucket/{i}.wav", "1", 1000) for i in range(JOBS)]
+    sources = [MediaObject(f"s3://bucket/{i}.wav", "1", 1000) for i in range(JOBS)]
     insert = text(
         "INSERT INTO shards (job_id, engine, position, channel, start_s, end_s, chunks, object_key, plan, state,"
         " priority) SELECT :first + i % :jobs, :engine, i / :jobs, 0, 0, 600, :chunks, 'shards/' || i || '-1.flac',"
@@ -249,7 +249,7 @@ def write_checkpoints(database: Database, seconds: float) -> Iterator[Figure]:
 def _write(writer: Writer) -> int:
     """In a process of its own: rows accepted in the time."""
     database = Database(writer.url, pool_size=1)
-    source = Source(f"s3://bucket/{writer.position}.wav", "1", 1000)
+    source = MediaObject(f"s3://bucket/{writer.position}.wav", "1", 1000)
     shard = text(
         "INSERT INTO shards (job_id, engine, position, channel, start_s, end_s, chunks, object_key, plan, state, fence)"
         " VALUES (:job, '', 0, 0, 0, 600, 1, '', '{}', 'running', 1) RETURNING id"

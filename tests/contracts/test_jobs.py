@@ -10,7 +10,7 @@ from chunking.timeline import Coverage, CoverageSpan, Plan, Segment, Span, Trans
 from storage import checkpoints, jobs, leases, outputs, plans, submission
 from storage.checkpoints import Made
 from storage.database import Database
-from storage.jobs import JobOptions, JobView, Source, Verdict
+from storage.jobs import JobOptions, JobView, MediaObject, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
 from storage.tables import Base
@@ -26,7 +26,7 @@ TRANSCRIPT = Transcript(
 
 def submit(database: Database, name: str, version: str = "1", **options: object) -> int:
     with database.transaction() as tx:
-        return submission.submit(tx, Source(f"file:///{name}", version, 10), JobOptions(**options))  # type: ignore[arg-type]
+        return submission.submit(tx, MediaObject(f"file:///{name}", version, 10), JobOptions(**options))  # type: ignore[arg-type]
 
 
 def claim(database: Database) -> Lease:
@@ -139,7 +139,7 @@ def test_force_starts_again_and_leads(database: Database) -> None:
     content(database, lease)
     finish(database, lease)
     with database.transaction() as tx:
-        assert submission.submit(tx, Source("file:///a.wav", "1", 10), JobOptions(), force=True) == a
+        assert submission.submit(tx, MediaObject("file:///a.wav", "1", 10), JobOptions(), force=True) == a
     assert view(database, a).state == "queued"
     assert content(database, claim(database)) == "lead"
 

@@ -13,7 +13,7 @@ from chunking.errors import Code, LeaseLost
 from chunking.timeline import Chunk, ChunkResult, Plan, Segment, Shard, Span
 from storage import checkpoints, jobs, leases, plans, submission
 from storage.database import Database
-from storage.jobs import JobOptions, Source, Verdict
+from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
 from storage.tables import Checkpoint, Job, ShardRow
 
@@ -39,7 +39,7 @@ def result(index: int, text_: str = "x") -> ChunkResult:
 
 def submitted(database: Database, count: int = 1) -> list[int]:
     with database.transaction() as tx:
-        return [submission.submit(tx, Source(f"file:///{i}.wav", "1", 10), JobOptions()) for i in range(count)]
+        return [submission.submit(tx, MediaObject(f"file:///{i}.wav", "1", 10), JobOptions()) for i in range(count)]
 
 
 def prepared(database: Database) -> int:

@@ -34,7 +34,7 @@ from chunking.errors import Code, LeaseLost, PermanentError, TransientError
 from chunking.timeline import Chunk, ChunkResult, Plan, Segment, Shard, Span
 from storage import checkpoints, jobs, leases, plans, submission
 from storage.database import Database, now_plus
-from storage.jobs import ENDED, JobOptions, Source, Verdict
+from storage.jobs import ENDED, JobOptions, MediaObject, Verdict
 from storage.leases import SUSPECT_CRASHES, Lease, Step
 from storage.submission import Request
 from storage.tables import Checkpoint, Job, Recording, ShardRow
@@ -128,7 +128,7 @@ class Fleet(RuleBasedStateMachine):
     def submit(self, wanted: list[tuple[tuple[int, ...], int]], unprepared: int, limit: int) -> MultipleResults[Lease]:
         with self.db.transaction() as tx:
             for i, (shape, priority) in enumerate(wanted):
-                source = Source(f"file:///{i}.wav", "1", 10)
+                source = MediaObject(f"file:///{i}.wav", "1", 10)
                 (new,) = submission.submit_all(tx, [source], JobOptions(), Request(priority=priority))
                 self.jobs[new.job] = JobModel(priority, shape=shape)
         for lease in self.claim_step(Step.PREPARE, "ann", max(1, len(wanted) - unprepared)):
@@ -298,7 +298,8 @@ class Fleet(RuleBasedStateMachine):
             if force:
                 position = list(self.jobs).index(job)
                 assert (
-                    submission.submit(tx, Source(f"file:///{position}.wav", "1", 10), JobOptions(), force=True) == job
+                    submission.submit(tx, MediaObject(f"file:///{position}.wav", "1", 10), JobOptions(), force=True)
+                    == job
                 )
             else:
                 assert submission.retry(tx, [job]) == taken

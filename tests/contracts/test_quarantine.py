@@ -12,7 +12,7 @@ from chunking.errors import Code
 from storage import checkpoints, fleet, jobs, leases, outputs, plans, submission
 from storage.database import Database, now_plus
 from storage.fleet import Backlog, JobProgress, Worker
-from storage.jobs import JobOptions, Source, Verdict
+from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
 from storage.quarantine import MOST_SOLO, SOLO_IN_A_STORM, quarantine
@@ -376,7 +376,9 @@ def test_the_overview_counts_all_and_by_label(database: Database) -> None:
     register(database, "w")
     register(database, "other model", engine="large int8 beam 1")
     with database.transaction() as tx:
-        big = submission.submit_all(tx, [Source("file:///big", "1", 1)], JobOptions(), Request(label="mine"))[0].job
+        big = submission.submit_all(tx, [MediaObject("file:///big", "1", 1)], JobOptions(), Request(label="mine"))[
+            0
+        ].job
         (lease,) = leases.claim(tx, Step.PREPARE, "w")
         plans.store_plan(tx, lease, PLAN, ["a", "b"])
         (shard,) = leases.claim(tx, Step.TRANSCRIBE, "w")
@@ -405,7 +407,7 @@ def test_the_overview_counts_all_and_by_label(database: Database) -> None:
 
 def test_a_jobs_progress_says_who_is_at_it(database: Database) -> None:
     with database.transaction() as tx:
-        source = [Source("file:///a", "1", 1)]
+        source = [MediaObject("file:///a", "1", 1)]
         (new,) = submission.submit_all(tx, source, JobOptions(), Request(label="x"))
         submission.submit_all(tx, source, JobOptions(), Request(label="b"))
         (lease,) = leases.claim(tx, Step.PREPARE, "cpu")

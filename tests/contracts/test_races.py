@@ -13,14 +13,14 @@ from sqlalchemy import event, select, text
 from chunking.errors import Code, LeaseLost
 from storage import checkpoints, jobs, leases, outputs, plans, submission
 from storage.database import Database
-from storage.jobs import JobOptions, Source, Verdict
+from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
 from storage.outputs import WantedOutput
 from storage.submission import Request
 from storage.tables import Output, ShardRow
 from tests.contracts.test_leases import PLAN, prepared, result
 
-ZERO = Source("file:///0.wav", "1", 10)
+ZERO = MediaObject("file:///0.wav", "1", 10)
 
 
 def beside(database: Database, what: Callable[[], Any]) -> tuple[threading.Thread, dict[str, Any]]:
@@ -124,7 +124,7 @@ def test_users_and_workers_do_not_deadlock(postgres: Database, what: str) -> Non
 
 
 def test_two_submitters_do_not_deadlock(postgres: Database) -> None:
-    a, b = Source("file:///a", "1", 1), Source("file:///b", "1", 1)
+    a, b = MediaObject("file:///a", "1", 1), MediaObject("file:///b", "1", 1)
     with postgres.transaction() as tx:
         submission.submit_all(tx, [a], JobOptions(), Request(priority=4))
         submission.submit_all(tx, [b], JobOptions(), Request(priority=0))
@@ -149,7 +149,7 @@ def test_two_submitters_do_not_deadlock(postgres: Database) -> None:
 
 def test_the_first_of_two_who_want_one_place_gets_it(database: Database) -> None:
     with database.transaction() as tx:
-        a, b = (submission.submit(tx, Source(f"file:///{n}", "1", 1), JobOptions()) for n in "ab")
+        a, b = (submission.submit(tx, MediaObject(f"file:///{n}", "1", 1), JobOptions()) for n in "ab")
         refused = outputs.want_all(tx, [WantedOutput(j, "txt", "file:///x.txt") for j in (a, b)])
     assert [o.job for o in refused] == [b]
 
@@ -189,6 +189,6 @@ def test_a_place_that_is_taken_over_begins_without_deaths(database: Database) ->
         with database.transaction() as tx:
             leases.reclaim(tx)
     with database.transaction() as tx:
-        new = submission.submit(tx, Source(ZERO.url, "2", 10), JobOptions())
+        new = submission.submit(tx, MediaObject(ZERO.url, "2", 10), JobOptions())
         outputs.want(tx, WantedOutput(new, "txt", "file:///x"))
         assert tx.execute(select(Output.crashes)).scalar() == 0

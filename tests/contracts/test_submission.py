@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select, update
 from chunking.errors import Code, LeaseLost
 from storage import checkpoints, jobs, leases, outputs, plans, submission
 from storage.database import Database
-from storage.jobs import JobOptions, Source, Verdict
+from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
 from storage.submission import Request, Submitted
@@ -28,8 +28,8 @@ STATES = (
 AGAIN = {("failed", "internal"), ("rejected", "gone"), ("rejected", "too_long")}
 
 
-def source(name: object, version: str = "1") -> Source:
-    return Source(f"file:///{name}", version, 10)
+def source(name: object, version: str = "1") -> MediaObject:
+    return MediaObject(f"file:///{name}", version, 10)
 
 
 def ask(database: Database, names: Sequence[object], request: Request | None = None) -> list[Submitted]:

@@ -34,7 +34,7 @@ from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
 from storage import checkpoints, jobs, leases, submission
 from storage.database import Database
-from storage.jobs import JobOptions, JobView, Source
+from storage.jobs import JobOptions, JobView, MediaObject
 from storage.leases import Step
 from storage.objects import LocalStore
 from storage.s3 import S3Options, S3Reader, S3Store, s3_client
@@ -413,7 +413,7 @@ def reconciler(database: Database, folder: Path, lease_s: float = 20.0) -> Recon
 
 def held(database: Database, count: int, seconds: float = 0.0) -> None:
     """So many jobs more, and all there are in the hands of a worker whose leases run out."""
-    sources = [Source(f"file:///{i}.wav", "1", 10) for i in range(count)]
+    sources = [MediaObject(f"file:///{i}.wav", "1", 10) for i in range(count)]
     with database.transaction() as tx:
         submission.submit_all(tx, sources, JobOptions(), submission.Request())
         assert len(leases.claim(tx, Step.PREPARE, "dead", limit=count, seconds=seconds)) == count

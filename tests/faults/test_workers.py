@@ -300,7 +300,7 @@ def test_the_real_model_is_preempted_and_goes_on(places: Places, tmp_path: Path,
 def test_work_for_another_model_is_left_alone(place: Arena) -> None:
     (file,) = place.record(9.0)
     with place.wiring.database.transaction() as tx:
-        source = place.source(file)
+        source = place.media(file)
         (done,) = submission.submit_all(tx, [source], JobOptions(model="large-v3", language="en"), Request())
     place.ids[file] = done.job
     place.start()

@@ -20,8 +20,8 @@ from storage.database import Database
 from storage.jobs import JobOptions, JobView
 from storage.outputs import WantedOutput
 from storage.s3 import S3Bucket
-from storage.sources import join_url
 from storage.submission import Request, Submitted
+from storage.urls import join_url
 from workers.celery_app import CPU
 from workers.display import clock, printable, say
 from workers.nudges import Nudges
@@ -148,7 +148,7 @@ def _submit(
 def _some(
     tx: Connection, part: Sequence[Named], job: JobOptions, request: Request, place: str, kinds: Sequence[str]
 ) -> list[Submitted]:
-    submitted = submission.submit_all(tx, [n.source for n in part], job, request)
+    submitted = submission.submit_all(tx, [n.media for n in part], job, request)
     if place:
         _want(tx, part, submitted, place, kinds)
     return submitted
@@ -175,10 +175,10 @@ def _url(place: str, path: PurePath) -> str:
 
 def _preview(found: Sequence[Named], skipped: int) -> None:
     for named in found[:SHOWN]:
-        say(f"{named.source.size_bytes:14,d} bytes  {printable(named.source.url)}")
+        say(f"{named.media.size_bytes:14,d} bytes  {printable(named.media.url)}")
     if len(found) > SHOWN:
         say(f"… and {len(found) - SHOWN} more")
-    size = sum(n.source.size_bytes for n in found)
+    size = sum(n.media.size_bytes for n in found)
     say(f"would submit {_count(len(found))}, {size / 1e9:.2f} GB{_passed_over(skipped)}; nothing was done")
 
 

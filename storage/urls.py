@@ -1,0 +1,33 @@
+"""URLs of recordings and outputs: objects in S3 and files of this machine, whatever characters are in their names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from chunking.errors import UsageError
+
+
+def file_version(path: Path) -> str:
+    """What changes when a local file's bytes do."""
+    stat = path.stat()
+    return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def s3_url(bucket: str, key: str) -> str:
+    """The URL of an object, whatever characters are in its key."""
+    return f"s3://{bucket}/{quote(key, safe='/-_.~')}"
+
+
+def bucket_and_key(url: str) -> tuple[str, str]:
+    """The other way round. Raises UsageError for what is no S3 address."""
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.netloc:
+        raise UsageError(f"{url} is no S3 address; it looks like s3://bucket/prefix")
+    return parts.netloc, unquote(parts.path.removeprefix("/"))
+
+
+def join_url(prefix: str, path: str) -> str:
+    """A place below a prefix, for an output; `path` is a relative path of any characters."""
+    return f"{prefix.rstrip('/')}/{quote(os.fsencode(path), safe='/-_.~')}"
