@@ -11,11 +11,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet chaos bench-queue test check setup lock clean venv
+.PHONY: help demo fleet chaos bench-queue bench-ingest test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: venv ## Transcribe sample recordings on this machine; no server, account or GPU needed
 	$(call install,demo,demo dev,30 s)
@@ -29,6 +29,9 @@ chaos: setup ## Kill workers at random for two minutes and check that nothing is
 
 bench-queue: setup ## Measure the queue: submitting, claims, checkpoints, a worker against run, takeover; ARGS="--only claims"
 	@.venv/bin/python -m tests.benchmarks.bench_queue $(ARGS)
+
+bench-ingest: setup ## Measure how long a bucket of 100 000 objects takes to list, and in how much memory; ARGS="--objects 10000"
+	@.venv/bin/python -m tests.benchmarks.bench_ingest $(ARGS)
 
 test: setup ## Run all tests; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest $(ARGS)

@@ -58,6 +58,12 @@ class Rejected(PermanentError):
     """The recording cannot be transcribed, whoever tries."""
 
 
+class Archived(Rejected):
+    """The object is in an archive: restore it, and then `spotscribe retry`."""
+
+    code = Code.DENIED
+
+
 class DecoderFailed(PermanentError):
     """The decoder died or hung on this recording."""
 

@@ -101,12 +101,17 @@ class RedisHandle(Server):
 class S3Handle(Server):
     """An S3 server (SeaweedFS) with one account. It is killed, since it takes ten seconds to leave by itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, webhook: str = "", token: str = "") -> None:
+        """`webhook`: where it tells of what is written and deleted, with the token, as bearer, if there is one."""
         super().__init__(folder)
         self._master, self._volume, self._filer = free_port(), free_port(), free_port()
         account = {"accessKey": S3_KEY, "secretKey": S3_SECRET}
         identity = {"name": "spotscribe", "credentials": [account], "actions": ["Admin"]}
         (self.folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        if webhook:
+            told = {"enabled": True, "endpoint": webhook, "bearer_token": token}
+            lines = [f"{name} = {json.dumps(value)}" for name, value in told.items()]
+            (self.folder / "notification.toml").write_text("\n".join(["[notification.webhook]", *lines, ""]))
 
     @property
     def endpoint(self) -> str:

@@ -20,7 +20,7 @@ from pipeline.exports import CONTENT_TYPES, About, Format, render
 from pipeline.telemetry import Tally
 from storage import checkpoints, jobs, leases, outputs, plans
 from storage.checkpoints import Made
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.destinations import Destinations
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
@@ -91,7 +91,7 @@ class Finisher:
             return
         digest = hashlib.sha256(content).hexdigest()
         with self._db.transaction() as tx:
-            leases.end(tx, lease, "written", size_bytes=len(content), sha256=digest, written_at=now_plus(), error=None)
+            outputs.delivered(tx, lease, len(content), digest)
 
     def _written(self, wanted: WantedOutput) -> bytes:
         """Write the file; the answer is its content."""

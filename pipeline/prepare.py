@@ -13,17 +13,18 @@ from pathlib import Path
 
 from chunking import audio, speech
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport
-from chunking.errors import Code, Interrupted, PermanentError, Rejected, TransientError, UsageError
+from chunking.errors import Archived, Code, Interrupted, PermanentError, Rejected, TransientError, UsageError
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
 from chunking.timeline import Plan, Shard, Span
 from pipeline.telemetry import Tally
-from storage import jobs, leases, plans
+from storage import buckets, jobs, leases, plans
 from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
 from storage.objects import ObjectStore
-from storage.readers import Readers
+from storage.readers import Fetched, Readers
+from storage.urls import bucket_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class Preparer:
         self._tally.add(prepared_bytes=job.size_bytes)
         if job.size_bytes > self._options.max_bytes:
             raise Rejected(f"larger than {self._options.max_bytes} bytes", code=Code.TOO_LARGE)
-        with self._tally.stage("fetch"):
-            source = self._readers.fetch(job.url, job.version, folder)
+        source = self._fetched(lease, job, folder)
+        if source is None:
+            return
         with self._db.transaction() as tx:
             if jobs.claim_content(tx, lease, source.sha256) != "lead":
                 return
@@ -103,6 +105,36 @@ class Preparer:
                 decode_errors=report.decode_errors,
             )
             plans.store_plan(tx, lease, cut, keys, _verdict(report))
+
+    def _fetched(self, lease: Lease, job: JobView, folder: Path) -> Fetched | None:
+        """The recording's bytes. None: its bucket refuses and is left alone for a while, and the job waits for that."""
+        bucket = bucket_of(job.url)
+        if bucket is None:
+            return self._fetch(job, folder)
+        with self._db.reading() as tx:
+            refusals = buckets.refusals(tx, bucket)
+        if refusals:
+            with self._db.transaction() as tx:
+                if rest := buckets.resting(tx, bucket):
+                    buckets.put_off(tx, lease, rest)
+                    return None
+        try:
+            source = self._fetch(job, folder)
+        except Archived:  # it says nothing of the bucket
+            raise
+        except Rejected as e:
+            if e.code is Code.DENIED:
+                with self._db.transaction() as tx:
+                    buckets.refused(tx, bucket, str(e), refusals)
+            raise
+        if refusals:
+            with self._db.transaction() as tx:
+                buckets.answered(tx, bucket)
+        return source
+
+    def _fetch(self, job: JobView, folder: Path) -> Fetched:
+        with self._tally.stage("fetch"):
+            return self._readers.fetch(job.url, job.version, folder)
 
     def _cut(self, pcm: Path, channels: int, duration: float) -> Plan:
         with self._tally.stage("vad"):

@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     max_gigabytes: float = Field(default=16.0, gt=0, description="Larger files are rejected as too_large.")
     lease_s: float = Field(default=20.0, gt=0.5, description="A worker that is silent for so long has lost its work.")
     stall_s: float = Field(default=600.0, gt=0, description="A call of the model that takes longer hangs.")
+    events_token: str = Field(default="", repr=False, description="What senders of events must show (ingest --listen).")
+    webhook_secret: str = Field(default="", repr=False, description="Signs webhooks: whsec_ and base64, or any text.")
     cloud: str = Field(default="auto", description="Whose notices of preemption to heed: aws, gcp, azure, none.")
     metadata_url: str = Field(default="http://169.254.169.254", description="Where the cloud's metadata service is.")
 

@@ -53,6 +53,23 @@ def _postgres_now(element: now_plus, compiler: Any, **kw: Any) -> str:
     return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
 
 
+class start_of_day(FunctionElement[Any]):  # noqa: N801 (as above)
+    """Midnight, UTC, of the database's day."""
+
+    type = DateTime(timezone=True)
+    inherit_cache = True
+
+
+@compiles(start_of_day, "sqlite")
+def _sqlite_day(element: start_of_day, compiler: Any, **kw: Any) -> str:
+    return "strftime('%Y-%m-%d 00:00:00.000', 'now')"
+
+
+@compiles(start_of_day, "postgresql")
+def _postgres_day(element: start_of_day, compiler: Any, **kw: Any) -> str:
+    return "date_trunc('day', clock_timestamp(), 'UTC')"
+
+
 class Database:
     """The engine and its transactions. Safe to share by threads."""
 

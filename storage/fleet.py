@@ -11,7 +11,7 @@ from sqlalchemy import Connection, case, func, or_, select, update
 
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED
-from storage.tables import Checkpoint, EngineLimit, Job, Label, Output, ShardRow, WorkerRow
+from storage.tables import Checkpoint, EngineLimit, Errand, Job, Label, Output, ShardRow, WorkerRow
 
 SEEN_S = 30.0
 """A worker that was not seen for so long is not counted as alive."""
@@ -57,6 +57,8 @@ class Overview:
     workers: tuple[Worker, ...]
     undelivered: int
     """Files that are due and not written."""
+    given_up: int
+    """Notices that were not sent and recordings that were not put away, for good (`spotscribe notices`)."""
     put_off: tuple[str, ...]
     """Why work waits that was tried and could not be done now: some of the reasons."""
 
@@ -125,7 +127,7 @@ def overview(tx: Connection, label: str | None = None) -> Overview:
     workers = alive(tx)
     why = {
         reason
-        for row, key in ((Job, Job.id), (Output, Output.job_id))
+        for row, key in ((Job, Job.id), (Output, Output.job_id), (Errand, Errand.job_id))
         for (reason,) in of(
             select(row.error).where(row.next_run_at.is_not(None), row.error.is_not(None)).distinct().limit(REASONS), key
         )
@@ -139,6 +141,7 @@ def overview(tx: Connection, label: str | None = None) -> Overview:
         backlog=tuple(_backlog(of, workers)),
         workers=tuple(workers),
         undelivered=of(select(func.count()).where(Output.state.in_(("due", "delivering"))), Output.job_id).scalar_one(),
+        given_up=of(select(func.count()).where(Errand.state == "dead"), Errand.job_id).scalar_one(),
         put_off=tuple(sorted(why)),
     )
 

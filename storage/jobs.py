@@ -14,10 +14,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import aliased
 
 from chunking.errors import Code
-from storage import leases
+from storage import errands, leases
 from storage.database import now_plus
 from storage.leases import Lease
-from storage.tables import Job, Output, Recording, ShardRow, TranscriptRow
+from storage.tables import Arrival, Job, Output, Recording, ShardRow, TranscriptRow
 
 ENDED = ("done", "partial", "rejected", "failed", "cancelled")
 """States that a job does not leave by itself."""
@@ -109,6 +109,8 @@ class JobView:
     meta: dict[str, Any] | None
     created_at: datetime
     finished_at: datetime | None
+    superseded: bool
+    """Other bytes lie at its URL by now."""
 
     @property
     def ended(self) -> bool:
@@ -124,7 +126,14 @@ def views(tx: Connection, jobs: Sequence[int]) -> list[JobView]:
     found: dict[int, JobView] = {}
     for first in range(0, len(jobs), 500):
         for r in tx.execute(_view_query().where(Job.id.in_(jobs[first : first + 500]))):
-            found[r.id] = JobView(**{**r._mapping, "options": JobOptions(**r.options), "force": bool(r.force)})
+            found[r.id] = JobView(
+                **{
+                    **r._mapping,
+                    "options": JobOptions(**r.options),
+                    "force": bool(r.force),
+                    "superseded": bool(r.superseded),
+                }
+            )
     return [found[j] for j in jobs]
 
 
@@ -188,9 +197,12 @@ def ended_now(tx: Connection, job: int) -> None:
     followers = update(Job).where(Job.follows == job, Job.state == "waiting")
     followers = followers.values(state=row.state, finished_at=now_plus(), **shared)
     ended = [job, *tx.execute(followers.returning(Job.id)).scalars()]
+    arrived = update(Arrival).where(Arrival.job_id.in_(ended), Arrival.state == "submitted")
+    tx.execute(arrived.values(state="ended"))
     if row.state in WITH_TRANSCRIPT:
         due = update(Output).where(Output.job_id.in_(ended), Output.state == "wanted")
         tx.execute(due.values(state="due"))
+    errands.settle(tx, ended)
 
 
 def assigned(tx: Connection, jobs: Sequence[int]) -> dict[int, str | None]:
@@ -227,6 +239,7 @@ def _view_query() -> Any:
         j.id, Recording.url, Recording.version, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error,
         j.options, j.language, j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
         j.priority, j.meta.label("meta"), j.created_at, j.finished_at,
+        Recording.superseded_by.is_not(None).label("superseded"),
     ).join(Recording, Recording.id == j.recording_id)  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 Every claim raises the row's fence. Whoever writes on behalf of a lease checks the fence in the same transaction
 (`hold`), so a worker that slept past its lease can wake up and do no harm. Time is the database's.
 
-Locks are taken jobs first, in order of their ids, then shards, then what hangs on them: whoever takes several keeps to
-that, so that workers and users do not block each other for ever.
+Locks are taken jobs first, in order of their ids, then shards, then checkpoints and files, then errands: whoever takes
+several keeps to that, so that workers and users do not block each other for ever.
 
 A lease that ran out goes back to the queue by `reclaim`, and counts as a death of its worker. Rows whose workers
 died twice without getting on are suspects: they are claimed only by a process that has nothing else in hand, so that
@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 
 from chunking.errors import LeaseLost, TransientError
 from storage.database import Database, now_plus
-from storage.tables import Job, Output, ShardRow, WorkerRow
+from storage.tables import Errand, Job, Output, ShardRow, WorkerRow
 
 LEASE_S = 20.0
 """A lease nobody renewed for so long is free. Renewed every quarter of it."""
@@ -46,6 +46,7 @@ class Step(Enum):
     TRANSCRIBE = (ShardRow.__table__, "queued", "running")
     FINISH = (Job.__table__, "transcribed", "finishing")
     DELIVER = (Output.__table__, "due", "delivering")
+    ERRAND = (Errand.__table__, "due", "running")
 
     @property
     def table(self) -> Table:

@@ -1,4 +1,7 @@
-"""Files that somebody wants of a job's transcript: asked for when it is submitted, written when it has ended."""
+"""Files that somebody wants of a job's transcript: asked for when it is submitted, written when it has ended.
+
+Who notes that a file is written, or that it cannot be, has its job locked: with a job's last file its errands are due.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from storage import leases
+from storage import errands, leases
 from storage.database import now_plus, upsert
 from storage.jobs import TRY_AGAIN_S, WITH_TRANSCRIPT
 from storage.leases import Lease, unheld
@@ -44,9 +47,11 @@ def want_all(tx: Connection, wanted: Sequence[WantedOutput], *, missing: bool = 
     refused = []
     for first in range(0, len(wanted), AT_ONCE):
         part = wanted[first : first + AT_ONCE]
-        # Locked, so that none ends between this look and our rows, which its end is to make due.
-        mine = select(Job.id, Job.state).where(Job.id.in_({o.job for o in part})).order_by(Job.id)
-        jobs = tx.execute(mine.with_for_update(read=True))
+        # Locked, so that none ends between this look and our rows, which its end is to make due; and so that no other
+        # file is written of a job whose place we take.
+        owners = {p.job_id for p in _places(tx, [o.url for o in part]).values()}
+        mine = select(Job.id, Job.state).where(Job.id.in_({o.job for o in part} | owners)).order_by(Job.id)
+        jobs = tx.execute(mine.with_for_update(key_share=True))
         states = {r.id: "due" if r.state in WITH_TRANSCRIPT else "wanted" for r in jobs}
         taken = _places(tx, [o.url for o in part])
         fresh: dict[str, dict[str, Any]] = {}
@@ -58,6 +63,7 @@ def want_all(tx: Connection, wanted: Sequence[WantedOutput], *, missing: bool = 
             tx.execute(upsert(tx, Output).on_conflict_do_nothing(), rows)
             taken |= _places(tx, list(fresh))
         refused += [o for o in part if not _settle(tx, o, taken[o.url], states[o.job], missing=missing)]
+        errands.settle(tx, sorted(owners - {o.job for o in part}))
     return refused
 
 
@@ -101,11 +107,15 @@ def due(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:
 
 def written(tx: Connection, output: WantedOutput, size: int, sha256: str) -> None:
     """The file is there. Says nothing where the job has been started again meanwhile."""
-    tx.execute(
-        update(Output)
-        .where(Output.url == output.url, Output.job_id == output.job, Output.state == "due")
-        .values(state="written", size_bytes=size, sha256=sha256, written_at=now_plus(), error=None, worker=None)
-    )
+    errands.lock(tx, [output.job])
+    mine = update(Output).where(Output.url == output.url, Output.job_id == output.job, Output.state == "due")
+    tx.execute(mine.values(**_written(size, sha256), worker=None))
+    errands.settle(tx, [output.job])
+
+
+def delivered(tx: Connection, lease: Lease, size: int, sha256: str) -> None:
+    """The leased file is there."""
+    _end(tx, lease, **_written(size, sha256))
 
 
 def put_off(tx: Connection, lease: Lease, why: str) -> None:
@@ -115,7 +125,33 @@ def put_off(tx: Connection, lease: Lease, why: str) -> None:
 
 def failed(tx: Connection, lease: Lease, why: str) -> None:
     """The leased file cannot be written there at all. The transcript stands; asking for the file again tries again."""
-    leases.end(tx, lease, "failed", error=why)
+    _end(tx, lease, state="failed", error=why)
+
+
+def again(tx: Connection, jobs: Sequence[int]) -> int:
+    """Write the files of these jobs again, or try to: those that are written, failed or put off. How many files."""
+    count = 0
+    for first in range(0, len(jobs), AT_ONCE):
+        part = jobs[first : first + AT_ONCE]
+        errands.lock(tx, part)
+        there = select(Job.id).where(Job.id.in_(part), Job.state.in_(WITH_TRANSCRIPT))
+        mine = update(Output).where(Output.job_id.in_(there), Output.state.in_(("written", "failed", "due")))
+        mine = mine.values(state="due", written_at=None, error=None, **unheld(Output))
+        count += len(tx.execute(mine.returning(Output.id)).all())
+        errands.put_away_after_all(tx, part)
+        errands.settle(tx, part)
+    return count
+
+
+def _end(tx: Connection, lease: Lease, **values: Any) -> None:
+    job = select(Output.job_id).where(Output.id == lease.id).scalar_subquery()
+    owner = tx.execute(select(Job.id).where(Job.id == job).with_for_update(key_share=True)).scalar_one()
+    leases.end(tx, lease, **values)
+    errands.settle(tx, [owner])
+
+
+def _written(size: int, sha256: str) -> dict[str, Any]:
+    return {"state": "written", "size_bytes": size, "sha256": sha256, "written_at": now_plus(), "error": None}
 
 
 def of_jobs(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select, update
 
 from chunking.errors import Code, PermanentError
-from storage import jobs, plans
+from storage import errands, jobs, plans
 from storage.database import now_plus
 from storage.jobs import Verdict
 from storage.leases import SUSPECT_CRASHES, Lease, Step
@@ -51,7 +51,7 @@ def _taken(tx: Connection, step: Step, row: int) -> Lease | None:
     """The row, if nobody took it since we looked, and nobody has it, or its job, locked: who has may be frozen."""
     t = step.table.c
     mine = select(t.id).where(t.id == row, t.state == step.ready, t.crashes >= CRASHES)
-    if step is Step.TRANSCRIBE:  # jobs are locked before shards
+    if step in {Step.TRANSCRIBE, Step.DELIVER}:  # jobs are locked before shards and files
         job = select(Job.id).where(Job.id == select(t.job_id).where(t.id == row).scalar_subquery())
         if tx.execute(job.with_for_update(key_share=True, skip_locked=True)).first() is None:
             return None
@@ -69,5 +69,7 @@ def _end(tx: Connection, lease: Lease, deaths: int) -> None:
         from storage import outputs
 
         outputs.failed(tx, lease, str(error))
+    elif lease.step is Step.ERRAND:
+        errands.dead(tx, lease, str(error))
     else:
         jobs.end_job(tx, lease, "failed", Verdict(error.code, str(error)))

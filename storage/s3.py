@@ -1,7 +1,7 @@
-"""S3 by boto3: an object store in a bucket, recordings read from one, listings. AWS, SeaweedFS, MinIO, R2.
+"""S3: an object store in a bucket, recordings read from one, listings. AWS, SeaweedFS, MinIO, R2.
 
-The only importer of boto3, the client that AWS itself keeps. Its errors become ours here: what a retry cannot help is
-permanent, the rest transient. Credentials come from boto3's usual places and are never logged.
+The client comes from storage/aws.py. What S3 answers becomes an error of ours here: what a retry cannot help is
+permanent, the rest transient.
 """
 
 from __future__ import annotations
@@ -11,26 +11,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    ParamValidationError,
-    PartialCredentialsError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
 from botocore.exceptions import ConnectionError as S3ConnectionError
 from urllib3.exceptions import HTTPError
 
-from chunking.errors import Code, Rejected, TransientError, UsageError
+from chunking.errors import Archived, Code, Rejected, TransientError, UsageError
+from storage import aws
+from storage.aws import AwsOptions, aws_client, status_of
 from storage.jobs import Listed, MediaObject
 from storage.readers import Fetched
 from storage.urls import bucket_and_key, s3_url
@@ -39,32 +29,19 @@ IN_MEMORY = 4 << 20
 """An object of up to so many bytes is not written to a temporary file while it is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """Where the bucket is served. Timeouts in seconds."""
-
-    endpoint: str | None = None
-    """None: AWS."""
-    region: str = "us-east-1"
-    connect_s: float = 5.0
-    read_s: float = 60.0
-    attempts: int = 4
-    """Of boto3 itself, with its back-off; only then an error reaches us."""
-    connections: int = 16
+class S3Options(AwsOptions):
+    """Where the bucket is served."""
 
 
-def s3_client(options: S3Options) -> Any:
-    """A boto3 client; safe to share by threads."""
-    config = Config(
-        connect_timeout=options.connect_s,
-        read_timeout=options.read_s,
-        retries={"mode": "standard", "total_max_attempts": options.attempts},
-        max_pool_connections=options.connections,
+def s3_client(options: AwsOptions) -> Any:
+    """A client of S3; safe to share by threads."""
+    return aws_client(
+        "s3",
+        options,
         request_checksum_calculation="when_required",  # TLS and the signature cover it; others than AWS may not know it
         response_checksum_validation="when_required",
         s3={"addressing_style": "path" if options.endpoint else "auto"},
     )
-    return boto3.Session().client("s3", endpoint_url=options.endpoint, region_name=options.region, config=config)
 
 
 class S3Store:
@@ -155,11 +132,8 @@ class S3Writer:
             self._client.put_object(Bucket=bucket, Key=key, Body=content, ContentType=content_type)
 
 
-_OF_THIS_MACHINE = {
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "TokenRefreshRequired",
-    "RequestTimeTooSkewed", "RequestExpired", "AuthorizationHeaderMalformed",
-}  # fmt: skip
-"""Refusals that say nothing of the object: another worker may be served."""
+_OF_THE_NAME = {"KeyTooLongError", "InvalidRequest", "InvalidURI", "InvalidObjectName", "XMinioInvalidObjectName"}
+"""What servers answer to keys that they cannot have: too long, or with `..` or NUL in them where keys are files."""
 _CUT = (
     IncompleteReadError, ResponseStreamingError, S3ConnectionError, HTTPClientError, HTTPError, ConnectionError,
     TimeoutError,
@@ -175,12 +149,19 @@ class S3Bucket:
 
     def head(self, url: str) -> Listed:
         """The object at this address. Raises Rejected (gone, denied), UsageError, TransientError."""
+        found = head_of(self._client, url)
+        media = MediaObject(s3_url(*bucket_and_key(url)), version_of(found), found["ContentLength"])
+        return Listed(media, int(found["LastModified"].timestamp()))
+
+    def small(self, url: str, most: int) -> bytes:
+        """The first bytes of an object, up to `most`. Raises as `head` does."""
         bucket, key = bucket_and_key(url)
         with translated(key):
-            found = self._client.head_object(Bucket=bucket, Key=key)
-        size = found["ContentLength"]
-        media = MediaObject(s3_url(bucket, key), _version(found["ETag"], size), size)
-        return Listed(media, int(found["LastModified"].timestamp()))
+            body = self._client.get_object(Bucket=bucket, Key=key)["Body"]
+            try:
+                return bytes(body.read(most))
+            finally:
+                body.close()
 
     def listing(self, url: str) -> Iterator[Listed]:
         """Every object below a prefix, in order, but what stands for a folder (its key ends in `/`, it is empty)."""
@@ -199,19 +180,43 @@ def _version(etag: str, size: int) -> str:
     return f"{etag.strip(chr(34))}-{size}"
 
 
+def head_of(client: Any, url: str) -> Any:
+    """What HEAD says of an object. Raises Rejected (gone, denied), UsageError, TransientError."""
+    bucket, key = bucket_and_key(url)
+    with translated(key):
+        try:
+            return client.head_object(Bucket=bucket, Key=key)
+        except ClientError as e:
+            if status_of(e) in {400, 403}:  # an answer to HEAD has no words; one to GET says why
+                client.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
+            raise
+
+
+def version_of(head: Any) -> str:
+    """The version of the object that HEAD or GET found."""
+    return _version(head["ETag"], head["ContentLength"])
+
+
+def delete_version(client: Any, bucket: str, key: str, version: str) -> None:
+    """Delete an object if it is this version of it. A server that knows no such condition deletes whatever it has.
+
+    Raises Rejected (gone: it is another version), and as all do.
+    """
+    etag = version.rpartition("-")[0]
+    with translated(key):
+        try:
+            client.delete_object(Bucket=bucket, Key=key, IfMatch=f'"{etag}"')
+        except ClientError as e:
+            if status_of(e) != 501:
+                raise
+            client.delete_object(Bucket=bucket, Key=key)
+
+
 @contextmanager
 def translated(key: str) -> Iterator[None]:
     """boto3's errors as ours."""
-    try:
+    with aws.translated("S3", lambda error, code: _of_answer(error, code, key)):
         yield
-    except ClientError as e:
-        raise _of_answer(e, key) from e
-    except ParamValidationError as e:
-        raise UsageError(f"S3 cannot take this name: {str(e).splitlines()[-1]}") from e
-    except (NoCredentialsError, PartialCredentialsError) as e:
-        raise UsageError("no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role") from e
-    except (BotoCoreError, HTTPClientError, HTTPError, OSError) as e:
-        raise TransientError(f"the object store does not answer: {type(e).__name__}") from e
 
 
 @contextmanager
@@ -226,17 +231,30 @@ def _in_work(key: str) -> Iterator[None]:
         raise UsageError(str(e)) from e
 
 
-def _of_answer(error: ClientError, key: str) -> Exception:
-    name = error.response.get("Error", {}).get("Code", "")
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+def _of_answer(error: ClientError, name: str, key: str) -> Exception:
     if name in {"NoSuchKey", "NoSuchVersion", "404", "NotFound"}:
         return Rejected(f"there is no object {key}", code=Code.GONE)
     if name == "NoSuchBucket":
         return UsageError("there is no such bucket")
-    if name in _OF_THIS_MACHINE:
-        return UsageError(f"S3 does not take this machine's credentials, or its clock: {name}")
-    if status == 412:
+    if status_of(error) == 412:
         return Rejected("the object was overwritten since it was submitted; submit it again", code=Code.GONE)
-    if status == 403 or name in {"AccessDenied", "InvalidObjectState", "KMS.DisabledException"}:
-        return Rejected(f"{key} is out of reach: {name} (credentials, rights)", code=Code.DENIED)
-    return TransientError(f"the object store answers {name or status}")
+    if why := _denied(error, name):
+        kind = Archived if name == "InvalidObjectState" else Rejected
+        return kind(f"{key} is {why}", code=Code.DENIED)
+    if name in _OF_THE_NAME:
+        return Rejected(f"there is no object {key}: the server takes no such name ({name})", code=Code.GONE)
+    return TransientError(f"S3 answers {name or status_of(error)}")
+
+
+def _denied(error: ClientError, name: str) -> str:
+    """Why an object may not be read, or empty: that is not what was said."""
+    said = error.response.get("Error", {})
+    message = (said.get("Message") or "").lower()
+    if name == "InvalidObjectState":
+        tier = said.get("StorageClass") or error.response.get("StorageClass")
+        return f"in an archive{f' ({tier})' if tier else ''}: restore it, and then `spotscribe retry`"
+    if name.startswith("KMS.") or (name == "AccessDenied" and "kms" in message):
+        return f"encrypted, and its key of KMS may not be used: {name}"
+    if name == "InvalidRequest" and "encryption" in message:
+        return "encrypted with a key that only its owner has (SSE-C)"
+    return f"out of reach: {name} (credentials, rights)" if status_of(error) == 403 or name == "AccessDenied" else ""

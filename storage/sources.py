@@ -65,9 +65,9 @@ class Source:
     url: str
     state: str
     settings: SourceSettings
-    listed_at: datetime | None
-    rest_until: datetime | None
-    problem: str | None
+    listed_at: datetime | None = None
+    rest_until: datetime | None = None
+    problem: str | None = None
 
 
 _SETTINGS = TypeAdapter(SourceSettings)
@@ -86,6 +86,10 @@ def put(tx: Connection, name: str, url: str, settings: SourceSettings, state: st
 def named(tx: Connection, names: Sequence[str]) -> list[Source]:
     """Those sources that there are and were not removed, by name."""
     return _of(tx, SourceRow.name.in_(names), SourceRow.state != "removed")
+
+
+def by_id(tx: Connection, ids: Sequence[int]) -> list[Source]:
+    return _of(tx, SourceRow.id.in_(ids))
 
 
 def at(tx: Connection, url: str) -> Source | None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
+from storage import buckets, errands
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, MediaObject
 from storage.leases import unheld
-from storage.tables import Checkpoint, Job, Label, Output, Recording, ShardRow
+from storage.tables import Arrival, Checkpoint, Job, Label, Output, Recording, ShardRow
 
 AT_ONCE = 500
 """Rows of one statement. SQLite takes 32 766 parameters."""
@@ -28,6 +29,8 @@ class Request:
     metadata: Mapping[str, str] | None = None
     force: bool = False
     """Decode again what has been decoded."""
+    current: bool = True
+    """False: other bytes are known to lie at their URLs by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions
     """
     recordings = _recordings(tx, media)
     ids = [recordings[s.identity] for s in media]
+    _supersede(tx, {m.url: r for m, r in zip(media, ids, strict=True)}, current=request.current)
     key = options.digest
     known = _jobs(tx, ids, key)
     fresh: list[dict[str, Any]] = [
@@ -98,6 +102,8 @@ def cancel(tx: Connection, jobs: Iterable[int]) -> int:
         ended = list(tx.execute(ending.returning(Job.id)).scalars())
         shards = update(ShardRow).where(ShardRow.job_id.in_(ended), ShardRow.state.not_in(("done", "failed")))
         tx.execute(shards.values(state="cancelled", **unheld(ShardRow)))
+        arrived = update(Arrival).where(Arrival.job_id.in_(ended), Arrival.state == "submitted")
+        tx.execute(arrived.values(state="ended"))
         waiting = update(Job).where(Job.follows.in_(ended), Job.state == "waiting")
         tx.execute(waiting.values(state="queued", follows=None))
         count += len(ended)
@@ -110,6 +116,7 @@ def retry(tx: Connection, jobs: Iterable[int]) -> int:
     for part in _parts(sorted(set(jobs))):
         mine = select(Job.id).where(Job.id.in_(part), Job.state.in_(RETRIED)).order_by(Job.id)
         wanted += tx.execute(mine.with_for_update(key_share=True)).scalars()
+    buckets.ask_again(tx, wanted)
     _start_again(tx, wanted, force=True)
     return len(wanted)
 
@@ -126,6 +133,24 @@ def _recordings(tx: Connection, media: Sequence[MediaObject]) -> dict[str, int]:
         tx.execute(upsert(tx, Recording).on_conflict_do_nothing(), rows)
         found |= _ids(tx, [s.identity for s in missing])
     return found
+
+
+def _supersede(tx: Connection, newest: Mapping[str, int], *, current: bool) -> None:
+    """Of all recordings at a URL the newest is what lies there: its transcript counts, the others' stand superseded."""
+    r = Recording
+    for part in _parts(sorted(newest)):
+        others: dict[str, list[Any]] = {}
+        for row in tx.execute(select(r.id, r.url, r.superseded_by).where(r.url.in_(part)).order_by(r.id)):
+            others.setdefault(row.url, []).append(row)
+        for rows in others.values():
+            if len(rows) == 1:
+                continue
+            mine = newest[rows[0].url]
+            lying = [row.id for row in rows if row.superseded_by is None and row.id != mine]
+            now = mine if current else max(lying, default=mine)
+            changed = [row.id for row in rows if row.superseded_by != (None if row.id == now else now)]
+            for one in changed:
+                tx.execute(update(r).where(r.id == one).values(superseded_by=None if one == now else now))
 
 
 def _ids(tx: Connection, identities: Iterable[str]) -> dict[str, int]:
@@ -188,6 +213,7 @@ def _start_again(tx: Connection, jobs: Iterable[int], *, force: bool) -> None:
         tx.execute(delete(ShardRow).where(ShardRow.job_id.in_(part)))
         outputs = update(Output).where(Output.job_id.in_(part))
         tx.execute(outputs.values(state="wanted", written_at=None, error=None, **unheld(Output)))
+        errands.start_again(tx, part)
 
 
 def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:

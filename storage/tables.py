@@ -373,6 +373,8 @@ class Errand(Leased, Base):
     """Which end of the job it is about: a job that is tried again ends again."""
     attempts: Mapped[int] = mapped_column(server_default="0")
     error: Mapped[str | None]
+    place: Mapped[str | None] = mapped_column(unique=True)
+    """Where a recording is moved to: no two errands may have the same, or one recording would overwrite the other."""
     due_at: Mapped[datetime | None]
     done_at: Mapped[datetime | None]
 

@@ -28,6 +28,11 @@ def bucket_and_key(url: str) -> tuple[str, str]:
     return parts.netloc, unquote(parts.path.removeprefix("/"))
 
 
+def bucket_of(url: str) -> str | None:
+    """The bucket that an object is in; None for what is not in S3."""
+    return urlsplit(url).netloc if url.startswith("s3://") else None
+
+
 def join_url(prefix: str, path: str) -> str:
     """A place below a prefix, for an output; `path` is a relative path of any characters."""
     return f"{prefix.rstrip('/')}/{quote(os.fsencode(path), safe='/-_.~')}"

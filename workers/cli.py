@@ -15,11 +15,15 @@ from workers.bootstrap import end_at_once, tame_allocator
 
 COMMANDS = {
     "run": ("run", "Transcribe files and folders on this machine."),
+    "ingest": ("ingest", "Take what appears in a bucket or a folder."),
+    "sources": ("sources", "Keep the drop folders that are watched."),
     "submit": ("submit", "Give a fleet recordings to transcribe."),
     "status": ("jobs", "How the jobs stand, or one job."),
     "show": ("jobs", "Print a job's transcript."),
     "cancel": ("jobs", "End jobs that have not ended."),
     "retry": ("jobs", "Start jobs again that did not end well."),
+    "deliver": ("notices", "Write jobs' files again."),
+    "notices": ("notices", "Notices that were not taken, recordings not put away."),
     "worker": ("worker", "Work for a fleet, until told to leave."),
     "db": ("db", "Migrate the database, or say how it stands."),
     "doctor": ("doctor", "Check each part of the set-up, and say what to do."),

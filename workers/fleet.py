@@ -29,8 +29,10 @@ from chunking.audio import DecoderPool
 from chunking.errors import TransientError
 from pipeline.company import Company
 from pipeline.engine import Engine
+from pipeline.errands import Errander
 from pipeline.finish import Finisher
 from pipeline.inhand import ClaimOptions
+from pipeline.notices import Webhooks
 from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
@@ -44,7 +46,7 @@ from workers.nudges import Nudges
 from workers.presence import Presence
 from workers.reconciler import Reconciler
 from workers.spot import Notice, Watch
-from workers.steps import Steps
+from workers.steps import EMPTY_S, Steps
 from workers.tasks import add_tasks
 from workers.wiring import Wiring
 
@@ -56,6 +58,10 @@ POLL_S = 10.0
 HUNG = 70
 """Exit code of a worker whose model or device hangs: start it again (sysexits.h, EX_SOFTWARE)."""
 TICK_S = 0.05
+ERRAND_THREADS = 2
+"""Threads of their own: a receiver that hangs must hold up no recording."""
+ERRANDS_S = 2.0
+"""What those get when the process leaves, beyond the other threads: what is sent then may be sent again by others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class FleetOptions:
     """What a worker was started for."""
 
     roles: tuple[str, ...]
-    """`cpu` (prepare, finish, deliver), `gpu` (transcribe), or both."""
+    """`cpu` (prepare, finish, deliver, errands), `gpu` (transcribe), or both."""
     job: JobOptions
     """Its model, precision and beam: jobs that ask for others are left to other workers."""
     batch_size: int
@@ -95,6 +101,11 @@ class FleetWorker:
             self._db, claims, self._company, cpu=self._cpu_steps(wiring) if "cpu" in options.roles else (),
             cpu_threads=options.cpu_threads, transcriber=self._transcriber, ready=self._tell, debug=options.debug,
         )  # fmt: skip
+        self._errands = Steps(
+            self._db, claims, self._company, cpu=self._errand_steps(wiring) if "cpu" in options.roles else (),
+            cpu_threads=ERRAND_THREADS, debug=options.debug,
+        )  # fmt: skip
+        self._ended = threading.Event()
         self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
         self._stop, self._left = threading.Event(), threading.Event()
         self._leaving = threading.Lock()
@@ -109,6 +120,8 @@ class FleetWorker:
             fleet.register(tx, self._me)
         self._presence.dead(())  # what dead workers left in scratch goes
         self._steps.start()
+        self._errands.start()
+        self._aside("ends", self._nudge_errands)
         self._aside("reconciler", lambda: self._reconciler.run(self._stop))
         self._aside("watch", self._watch)
         notices = Watch(self._settings.cloud, self._settings.metadata_url, None, self._notice)
@@ -129,6 +142,7 @@ class FleetWorker:
         """There is work, somebody says. Returns when this process has room for more of it; False if it is leaving."""
         self._holding = True
         self._steps.nudge()
+        self._errands.nudge()
         deadline = time.monotonic() + HOLD_S
         while not self._stop.is_set() and time.monotonic() < deadline:
             time.sleep(TICK_S)
@@ -148,9 +162,11 @@ class FleetWorker:
     def _leave(self) -> None:
         began = time.monotonic()
         self._say(f"leaving ({self._why})")
+        self._errands.halt(GRACE_S)
         self._steps.halt(GRACE_S)
         self._decoder.close()
         self._steps.join(LEAVE_S)
+        self._errands.join(min(ERRANDS_S, LEAVE_S - (time.monotonic() - began)))
         try:
             with self._db.transaction() as tx:
                 leases.release_worker(tx, self._me.name)
@@ -186,13 +202,15 @@ class FleetWorker:
             if self._transcriber is not None and self._transcriber.stalled:
                 self._say(f"a call of the model takes longer than {self._settings.stall_s:.0f} s: starting over")
                 os._exit(HUNG)
-            if self._steps.broken is not None:
-                e = self._steps.broken
+            if (e := self._steps.broken or self._errands.broken) is not None:
                 self._say(f"{type(e).__name__}: {e}")
                 os._exit(HUNG)
 
     def _tell(self, step: Step, row: int) -> None:
         """A step of this process has made work for another one: of this job."""
+        if step is Step.ERRAND:
+            self._ended.set()
+            return
         if step is not Step.TRANSCRIBE:
             self._nudges.send(CPU, row)
             return
@@ -211,6 +229,19 @@ class FleetWorker:
         return (
             (Step.FINISH, finisher.finish), (Step.DELIVER, finisher.deliver_leased), (Step.PREPARE, preparer.prepare)
         )  # fmt: skip
+
+    def _errand_steps(self, wiring: Wiring) -> tuple[tuple[Step, Callable[[leases.Lease], None]], ...]:
+        webhooks = Webhooks(self._settings.webhook_secret)
+        errander = Errander(self._db, webhooks, lambda: wiring.outbox, lambda: wiring.shelves)
+        return ((Step.ERRAND, errander.run),)
+
+    def _nudge_errands(self) -> None:
+        """Errands may be due since a job has ended here: look, but not for each of many."""
+        while not self._stop.is_set():
+            self._ended.wait()
+            self._ended.clear()
+            self._errands.nudge()
+            self._stop.wait(EMPTY_S)
 
     def _celery_worker(self) -> Any:
         # Celery warns root because of pickle; here messages are JSON and nothing else is accepted.

@@ -81,6 +81,15 @@ def formats_of(text: str) -> tuple[str, ...]:
     return asked
 
 
+def out_url(out: str) -> str:
+    """Where files go, as a URL; empty stays empty. Raises UsageError."""
+    if not out or out.startswith(("s3://", "file://")):
+        return out
+    if "://" in out:
+        raise UsageError(f"--out: {out} is neither s3:// nor a folder")
+    return Path(out).absolute().as_uri()
+
+
 def _language(asked: str | None, *, english_only: bool) -> str | None:
     if asked is None:
         return "en" if english_only else None

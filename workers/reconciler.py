@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, func, or_, select, text
 
 from chunking.errors import PermanentError, TransientError
+from pipeline import admission
 from pipeline.finish import sweep
 from storage import fleet, leases
 from storage.database import Database, now_plus
@@ -25,6 +26,8 @@ from workers.nudges import Nudges
 
 MOST_NUDGES = 64
 """Messages in a queue beyond which no more are sent: a nudge is for a worker, not for a row."""
+ERRAND_NUDGES = 2
+"""For errands: the threads that do them look by themselves, and a receiver that hangs makes no room for more."""
 SWEEP_S = 600.0
 SEEN_S = 10.0
 
@@ -59,6 +62,8 @@ class Reconciler:
                     stop.wait(self._lease_s / 2)
                 found = self.once()
                 answered = time.monotonic()
+                if found is not None:  # what is held at the sources goes on, whether anybody watches them or not
+                    admission.admit(self._db, rounds=1)
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
                     with suppress(PermanentError, OSError):  # no right to list or to delete: doctor says so
@@ -98,7 +103,8 @@ def _ready(tx: Connection) -> dict[str, int]:
             rows = tx.execute(select(some.c.engine, func.count().label("n")).group_by(some.c.engine))
             found.update({gpu(r.engine): r.n for r in rows})
         else:
-            some = select(t.id).where(*free).limit(MOST_NUDGES).subquery()
+            most = ERRAND_NUDGES if step is Step.ERRAND else MOST_NUDGES
+            some = select(t.id).where(*free).limit(most).subquery()
             count = tx.execute(select(func.count()).select_from(some)).scalar_one()
             found[CPU] = found.get(CPU, 0) + count
     return {queue: n for queue, n in found.items() if n}

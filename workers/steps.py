@@ -15,7 +15,7 @@ from chunking.errors import Code, LeaseLost, TransientError
 from pipeline.company import Company
 from pipeline.inhand import SUSPECTS_S, ClaimOptions
 from pipeline.transcribe import Transcriber
-from storage import jobs, leases
+from storage import errands, jobs, leases, outputs
 from storage.database import Database
 from storage.jobs import Verdict
 from storage.leases import Lease, Step
@@ -194,11 +194,15 @@ class Steps:
             if self._transcriber is not None:
                 self._transcriber.nudge.set()
             self._ready(Step.TRANSCRIBE, lease.id)
+        if lease.step is not Step.ERRAND:  # a job may have ended
+            self._ready(Step.ERRAND, lease.id)
 
     def _fail(self, lease: Lease, why: str) -> None:
         with suppress(LeaseLost), self._db.transaction() as tx:
             if lease.step is Step.DELIVER:
-                leases.end(tx, lease, "failed", error=why)
+                outputs.failed(tx, lease, why)
+            elif lease.step is Step.ERRAND:
+                errands.dead(tx, lease, why)
             else:
                 jobs.end_job(tx, lease, "failed", Verdict(Code.INTERNAL, why))
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from pipeline.engine import Engine, EngineOptions
+    from storage.putaway import Shelves
+    from storage.queues import Inbox, Outbox
 
 
 def read_settings() -> Settings:
@@ -84,6 +86,27 @@ class Wiring:
         from storage.s3 import S3Writer
 
         return Destinations({"s3": S3Writer(self.s3)})
+
+    def inbox(self, address: str) -> Inbox:
+        """A queue of a bucket's events: its URL, with `sqs:` before it or not. Raises UsageError."""
+        from storage.queues import open_inbox
+
+        return open_inbox(address, self.settings.s3_region)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """Queues and topics that are told of ends."""
+        from storage.queues import Outbox
+
+        return Outbox(self.settings.s3_region)
+
+    @cached_property
+    def shelves(self) -> Shelves:
+        """How recordings are put away."""
+        from storage.putaway import Shelves
+        from storage.s3_putaway import S3Shelf
+
+        return Shelves({"s3": S3Shelf(self.s3)})
 
     @cached_property
     def app(self) -> Celery:

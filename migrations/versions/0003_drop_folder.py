@@ -72,6 +72,7 @@ def upgrade() -> None:
         sa.Column("round", sa.Integer(), server_default="1", nullable=False),
         sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("place", sa.Text(), nullable=True),
         sa.Column("due_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("priority", sa.Integer(), server_default="0", nullable=False),
@@ -87,6 +88,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_errands_job_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_errands")),
         sa.UniqueConstraint("job_id", "kind", "target", name=op.f("uq_errands_job_id_kind_target")),
+        sa.UniqueConstraint("place", name=op.f("uq_errands_place")),
     )
     with op.batch_alter_table("errands", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_errands_job_id"), ["job_id"], unique=False)

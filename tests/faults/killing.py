@@ -1,9 +1,10 @@
 """A worker that kills itself at a named point of the code: `python -m tests.faults.killing`, told what to do by lines.
 
 Points are found, not listed: before and after every commit (named by the function whose transaction it is), every
-object read, written or deleted, every message published, acknowledged or rejected. So a new commit is a new point, and
-is tried as the others are. Each line read is JSON: the variables, the arguments and the point (null: none); the
-answer is the id of a process forked for it, which costs nothing to start since everything is imported here already.
+object read, written, copied or deleted, every notice sent, every message published, acknowledged or rejected. So a new
+commit is a new point, and is tried as the others are. Each line read is JSON: the variables, the arguments and the
+point (null: none); the answer is the id of a process forked for it, which costs nothing to start since everything is
+imported here already.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from sqlalchemy import Connection
 
 import workers.commands.submit
 import workers.commands.worker
+from pipeline.notices import Webhooks
 from storage.database import Database
 from storage.s3 import S3Reader, S3Store, S3Writer
+from storage.s3_putaway import S3Shelf
 from workers.bootstrap import end_at_once
 from workers.cli import cli
 from workers.nudges import Nudges
@@ -92,7 +95,8 @@ def _patch(point: str | None) -> None:
     around: list[tuple[Any, str, str]] = [
         (S3Store, "put_file", "work object written"), (S3Store, "open", "work object read"),
         (S3Store, "delete", "work object deleted"), (S3Writer, "write", "transcript file written"),
-        (S3Reader, "fetch", "recording read"), (Nudges, "_publish", "message published"),
+        (S3Reader, "fetch", "recording read"), (Webhooks, "send", "notice sent"),
+        (S3Shelf, "_copy", "recording copied"), (S3Shelf, "delete", "recording deleted"), (Nudges, "_publish", "message published"),
         (kombu.transport.redis.QoS, "ack", "message acknowledged"),
         (kombu.transport.redis.QoS, "reject", "message rejected"),
     ]  # fmt: skip

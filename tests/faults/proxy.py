@@ -168,9 +168,10 @@ class Call:
             handler.command, handler.path, handler, body, target,
         )  # fmt: skip
 
-    def refuse(self, status: int, code: str) -> None:
-        """Answer as S3 does when it will not."""
-        content = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a test says so</Message></Error>".encode()
+    def refuse(self, status: int, code: str, message: str = "a test says so", more: str = "") -> None:
+        """Answer as S3 does when it will not; `more`: further elements of its answer."""
+        said = f"<Code>{code}</Code><Message>{message}</Message>{more}"
+        content = f"<?xml version='1.0'?><Error>{said}</Error>".encode() if self.method != "HEAD" else b""
         self._answer(status, [("Content-Type", "application/xml")], content, len(content))
 
     def forward(self, upto: float = 1.0, then: Callable[[], None] = lambda: None) -> None:

@@ -10,9 +10,13 @@ from click.testing import CliRunner
 
 from pipeline.settings import CONFIG, PREFIX, Settings
 from workers.cli import COMMANDS, cli
+from workers.options import decoding
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+DECODING = [p.opts for p in decoding(lambda: None).__click_params__]  # type: ignore[attr-defined]
 
 
 def test_every_setting_is_in_the_readme_and_every_one_there_exists() -> None:
@@ -29,10 +33,24 @@ def test_every_command_is_in_the_readme_and_every_one_there_exists() -> None:
         assert re.search(rf"\b{name}\b", README), name
 
 
+def test_every_option_of_a_source_is_on_its_page_and_every_one_there_exists() -> None:
+    page = (ROOT / "docs" / "drop-folder.md").read_text(encoding="utf-8")
+    ingest = {o for p in _command("ingest").params for o in p.opts if o.startswith("--")}
+    others = {"--debug", "--every", "--label", "--priority", *(o for d in DECODING for o in d)}
+    assert {o for o in ingest - others if o not in page} == set()
+    known = ingest | {o for n in ("notices", "deliver") for p in _command(n).params for o in p.opts}
+    assert set(re.findall(r"(--[a-z][a-z-]+)", page)) - known == set()
+
+
+def _command(name: str) -> Command:
+    command = cli.get_command(None, name)  # type: ignore[arg-type]
+    assert isinstance(command, Command)
+    return command
+
+
 def test_every_command_has_help_that_says_what_the_list_says() -> None:
     for name in COMMANDS:
-        command = cli.get_command(None, name)  # type: ignore[arg-type]
-        assert isinstance(command, Command)
+        _command(name)
         assert CliRunner().invoke(cli, [name, "--help"]).exit_code == 0
 
 

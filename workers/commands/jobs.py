@@ -16,7 +16,8 @@ from sqlalchemy import Connection
 from chunking.errors import DatabaseAway, UsageError
 from pipeline.exports import Format
 from pipeline.settings import PREFIX
-from storage import fleet, jobs, outputs, submission
+from storage import arrivals, fleet, jobs, outputs, submission
+from storage.arrivals import Origin
 from storage.database import Database
 from storage.fleet import Overview
 from storage.jobs import JobView
@@ -40,7 +41,7 @@ def status(job: int | None, label: str | None, watch: bool, as_json: bool, debug
     """How all jobs stand, or those of a label, or one job."""
     if job is not None and label is not None:
         raise UsageError("give a job or --label, not both")
-    database = _database()
+    database = open_database()
     while True:
         left = watch
         with suppress(DatabaseAway) if watch else nullcontext(), database.reading() as tx:
@@ -61,9 +62,9 @@ def show(job: int, kind: str, debug: bool) -> None:
     from storage.objects import LocalStore
 
     settings = read_settings()
-    database = _database()
+    database = open_database()
     with database.reading() as tx:
-        _check(tx, [job])
+        check_jobs(tx, [job])
         view = jobs.view(tx, job)
     if view.transcript_id is None:
         raise UsageError(f"job {job} is {view.state} and has no transcript{': ' + view.error if view.error else ''}")
@@ -100,9 +101,9 @@ def _do(
 ) -> None:
     if bool(ids) == (label is not None):
         raise UsageError("name jobs, or a label with --label")
-    database = _database()
+    database = open_database()
     with database.reading() as tx:
-        _check(tx, ids)
+        check_jobs(tx, ids)
         chosen = list(ids) or submission.labelled(tx, label or "", states)
     if not chosen:
         raise UsageError(f"no jobs{' in these states' if states else ''} have the label {label}")
@@ -111,7 +112,7 @@ def _do(
     say(f"{count} job{'s' if count != 1 else ''} {done}" + (f"; {rest} {others}" if rest else ""))
 
 
-def _database() -> Database:
+def open_database() -> Database:
     wiring = Wiring(read_settings())
     database = wiring.database
     try:
@@ -124,7 +125,7 @@ def _database() -> Database:
     return database
 
 
-def _check(tx: Connection, ids: Sequence[int]) -> None:
+def check_jobs(tx: Connection, ids: Sequence[int]) -> None:
     missing = sorted(set(ids) - submission.existing(tx, ids))
     if missing:
         raise UsageError(f"there is no job {', '.join(map(str, missing[:5]))}{', …' if len(missing) > 5 else ''}")
@@ -132,18 +133,25 @@ def _check(tx: Connection, ids: Sequence[int]) -> None:
 
 def _one(tx: Connection, job: int, *, as_json: bool) -> bool:
     """Show one job. Whether it is still at work."""
-    _check(tx, [job])
+    check_jobs(tx, [job])
     view, progress = jobs.view(tx, job), fleet.progress(tx, job)
+    came = arrivals.of_job(tx, job)
     files = outputs.of_jobs(tx, [job])
     if as_json:
         say(
             json.dumps(
-                {**asdict(view), "progress": asdict(progress), "outputs": [asdict(o) for o in files]}, default=str
+                {
+                    **asdict(view),
+                    "origin": [asdict(c) for c in came],
+                    "progress": asdict(progress),
+                    "outputs": [asdict(o) for o in files],
+                },
+                default=str,
             )
         )
         return not view.ended
     say(f"job {view.id}: {view.state}{f' ({view.code})' if view.code else ''}")
-    for name, value in _facts(view, progress).items():
+    for name, value in {**_facts(view, progress), **_origin(came)}.items():
         if value:
             say(f"  {name:11} {value}")
     for o in files:
@@ -156,6 +164,7 @@ def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
     return {
         "recording": printable(view.url),
         "why": view.error or "",
+        "superseded": "other bytes lie there by now" if view.superseded else "",
         "length": clock(view.duration_s) if view.duration_s else "",
         "language": view.language or "",
         "decoding": f"{o.engine}, {o.task}, channels {o.channels}{', word times' if o.word_timestamps else ''}",
@@ -167,6 +176,11 @@ def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
         "submitted": _ago(view.created_at),
         "ended": _ago(view.finished_at) if view.finished_at else "",
     }  # fmt: skip
+
+
+def _origin(came: Sequence[Origin]) -> dict[str, str]:
+    notes = [printable(c.note) for c in came if c.note]
+    return {"source": ", ".join(sorted({c.source for c in came})), "sidecar": "; ".join(notes)}
 
 
 def _all(tx: Connection, label: str | None, *, as_json: bool) -> bool:
@@ -194,6 +208,8 @@ def _lines(seen: Overview) -> list[str]:
         )
     if seen.undelivered:
         lines.append(f"  {seen.undelivered} files due and not written yet")
+    if seen.given_up:
+        lines.append(f"  {seen.given_up} notices or recordings given up: spotscribe notices")
     lines += [f"  put off, and tried again: {why}" for why in seen.put_off]
     for b in seen.backlog:
         nobody = "; NO LIVE WORKER HAS THIS MODEL" if not b.workers else f"; {b.workers} live workers have it"

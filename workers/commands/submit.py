@@ -14,18 +14,18 @@ from sqlalchemy import Connection
 
 from chunking.errors import DatabaseAway, Rejected, TransientError, UsageError
 from pipeline.ingestion import Named, find_everywhere, target_paths
+from pipeline.layout import want_files
 from pipeline.settings import PREFIX
-from storage import jobs, outputs, submission
+from storage import jobs, submission
 from storage.database import Database
 from storage.jobs import JobOptions, JobView
-from storage.outputs import WantedOutput
 from storage.s3 import S3Bucket
 from storage.submission import Request, Submitted
 from storage.urls import join_url
 from workers.celery_app import CPU
 from workers.display import clock, printable, say
 from workers.nudges import Nudges
-from workers.options import DEBUG, FORMATS, decoding, formats_of, job_options
+from workers.options import DEBUG, FORMATS, decoding, formats_of, job_options, out_url
 from workers.wiring import Wiring, read_settings
 
 AT_ONCE = 1000
@@ -76,7 +76,7 @@ def submit(
     wiring = Wiring(settings)
     job = job_options(settings, None, asked)
     request = Request(label, priority, _metadata(metadata), force)
-    place, kinds = _place(out or settings.out_url), formats_of(formats)
+    place, kinds = out_url(out or settings.out_url), formats_of(formats)
     if not dry_run:
         wiring.check_fleet()
     found, skipped = _found(names, wiring)
@@ -120,16 +120,6 @@ def _metadata(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _place(out: str) -> str:
-    if not out or out.startswith(("s3://", "file://")):
-        return out
-    if "://" in out:
-        raise UsageError(f"--out: {out} is neither s3:// nor a folder")
-    from pathlib import Path
-
-    return Path(out).absolute().as_uri()
-
-
 def _submit(
     wiring: Wiring, found: Sequence[Named], job: JobOptions, request: Request, place: str, kinds: Sequence[str]
 ) -> list[Submitted]:
@@ -158,15 +148,14 @@ def _want(
     tx: Connection, part: Sequence[Named], submitted: Sequence[Submitted], place: str, kinds: Sequence[str]
 ) -> None:
     """Each file at the first path that is not another recording's."""
-    paths = {
-        (s.job, kind): iter(target_paths(n.path, n.target, f".{kind}"))
-        for n, s in zip(part, submitted, strict=True)
-        for kind in kinds
-    }
-    left = list(paths)
-    while left:
-        wanted = [WantedOutput(job, kind, _url(place, next(paths[job, kind]))) for job, kind in left]
-        left = [(o.job, o.format) for o in outputs.want_all(tx, wanted)]
+    want_files(
+        tx,
+        [
+            (s.job, kind, (_url(place, path) for path in target_paths(n.path, n.target, f".{kind}")))
+            for n, s in zip(part, submitted, strict=True)
+            for kind in kinds
+        ],
+    )
 
 
 def _url(place: str, path: PurePath) -> str:

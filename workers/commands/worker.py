@@ -18,7 +18,7 @@ from workers.spot import by_name
 from workers.wiring import Wiring, load_engine, make_folder, model_directory, read_settings
 
 ROLES = ("cpu", "gpu")
-CONNECTIONS = 6
+CONNECTIONS = 8
 
 EXIT_CODES = """\b
 Exit codes:
