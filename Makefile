@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet chaos bench-queue bench-ingest test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench-queue bench-ingest test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -23,6 +23,9 @@ demo: venv ## Transcribe sample recordings on this machine; no server, account o
 
 fleet: setup ## Show a fleet on this machine: Postgres, Redis and S3 from wheels, two workers, one of them killed
 	@.venv/bin/python -m infra.tryout fleet
+
+drop: setup ## Show a drop folder on this machine: recordings appear in a bucket, subtitles beside them, webhooks are told
+	@.venv/bin/python -m infra.tryout drop
 
 chaos: setup ## Kill workers at random for two minutes and check that nothing is lost; make chaos ARGS="--seconds 600"
 	@.venv/bin/python -m infra.tryout chaos $(ARGS)

@@ -1,21 +1,24 @@
-"""`make fleet` and `make chaos`: a whole fleet on one machine, with servers from wheels, gone when it is over.
+"""`make fleet`, `make drop` and `make chaos`: a whole fleet on one machine, with servers from wheels, gone afterwards.
 
 `python -m infra.tryout fleet` shows it: recordings in a bucket, two workers, one killed in the middle of its work, and
-the transcripts in Postgres and in the bucket all the same. `python -m infra.tryout chaos …` is `spotscribe chaos …`
-against such servers.
+the transcripts in Postgres and in the bucket all the same. `… drop` shows a drop folder: recordings appear in a bucket,
+subtitles beside them, and a webhook is told of each. `… chaos …` is `spotscribe chaos …` against such servers.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +42,13 @@ PATIENCE_S = 120.0
 
 
 def main() -> None:
-    """The two things that this module does."""
+    """What this module does."""
     end_tidily()
     what, *arguments = sys.argv[1:] or ["fleet"]
     with _servers() as (folder, environment):
         if what == "chaos":
             sys.exit(_spotscribe(["chaos", *arguments], environment, show=False))
-        sys.exit(_fleet(folder, environment))
+        sys.exit(_drop(folder, environment) if what == "drop" else _fleet(folder, environment))
 
 
 @contextmanager
@@ -99,6 +102,66 @@ def _fleet(folder: Path, environment: dict[str, str]) -> int:
     return code
 
 
+def _drop(folder: Path, environment: dict[str, str]) -> int:
+    """A source with a watcher and a worker; recordings appear, one of them is overwritten."""
+    wiring = Wiring(Settings())
+    _spotscribe(["db", "upgrade"], environment)
+    *clips, _ = _recordings(folder)
+    with _hook() as (url, told):
+        add = ["sources", "add", "calls", f"s3://{INBOX}/calls/", "--formats", "srt", "--model", "tiny.en"]
+        _spotscribe([*add, "--out", f"s3://{INBOX}/calls/", "--notify", url], environment)
+        processes = [_worker(environment), _background(["ingest", "--watch", "--every", "1s"], environment)]
+        try:
+            for clip in clips:
+                _appears(wiring, clip, clip.name)
+            time.sleep(3.0)
+            _appears(wiring, clips[1], clips[0].name)
+            well = _until(lambda: len(told) >= len(clips) + 1)
+            _spotscribe(["sources", "list"], environment)
+        finally:
+            _end(processes)
+            wiring.database.close()
+    keys = sorted(o["Key"] for o in wiring.s3.list_objects_v2(Bucket=INBOX)["Contents"])
+    print(f"\nin s3://{INBOX}:\n  " + "\n  ".join(keys))
+    print(wiring.s3.get_object(Bucket=INBOX, Key=f"calls/{clips[-1].stem}.srt")["Body"].read().decode())
+    print("all of it is shut down and gone; your own: docs/drop-folder.md", flush=True)
+    return 0 if well else 1
+
+
+def _appears(wiring: Wiring, clip: Path, name: str) -> None:
+    print(f">>> {clip.name} is written to s3://{INBOX}/calls/{name}", flush=True)
+    wiring.s3.upload_file(str(clip), INBOX, f"calls/{name}")
+
+
+@contextmanager
+def _hook() -> Iterator[tuple[str, set[str]]]:
+    """A receiver of webhooks: its URL, and the keys that it was told, each once."""
+    told: set[str] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            notice = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told.add(self.headers["Idempotency-Key"])
+            print(f"<<< webhook: {notice['event']}, {notice['recording']['url']}", flush=True)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", told
+        server.shutdown()
+
+
+def _until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return holds()
+
+
 def _recordings(folder: Path) -> list[Path]:
     """Short clips that packages carry, and one long recording joined from them."""
     clips = sorted((package_folder("pytest_audioeval") / "samples" / "audio" / "en").glob("*.wav"))
@@ -116,7 +179,10 @@ def _sound(clip: Path) -> npt.NDArray[np.int16]:
 
 
 def _worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = ["worker", "--model", "tiny.en"]
+    return _background(["worker", "--model", "tiny.en"], environment)
+
+
+def _background(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     print(f"$ spotscribe {shlex.join(command)} &", flush=True)
     return subprocess.Popen([sys.executable, "-m", "workers", *command], env=environment, start_new_session=True)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, case, func, or_, select, update
 
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED
-from storage.tables import Checkpoint, EngineLimit, Errand, Job, Label, Output, ShardRow, WorkerRow
+from storage.tables import Arrival, Checkpoint, EngineLimit, Errand, Job, Label, Output, ShardRow, WorkerRow
 
 SEEN_S = 30.0
 """A worker that was not seen for so long is not counted as alive."""
@@ -59,6 +59,8 @@ class Overview:
     """Files that are due and not written."""
     given_up: int
     """Notices that were not sent and recordings that were not put away, for good (`spotscribe notices`)."""
+    held: int
+    """Recordings that have arrived at sources and wait for their share or budget."""
     put_off: tuple[str, ...]
     """Why work waits that was tried and could not be done now: some of the reasons."""
 
@@ -142,8 +144,13 @@ def overview(tx: Connection, label: str | None = None) -> Overview:
         workers=tuple(workers),
         undelivered=of(select(func.count()).where(Output.state.in_(("due", "delivering"))), Output.job_id).scalar_one(),
         given_up=of(select(func.count()).where(Errand.state == "dead"), Errand.job_id).scalar_one(),
+        held=_held(tx) if label is None else 0,
         put_off=tuple(sorted(why)),
     )
+
+
+def _held(tx: Connection) -> int:
+    return tx.execute(select(func.count()).where(Arrival.state == "held")).scalar_one()
 
 
 def progress(tx: Connection, job: int) -> JobProgress:

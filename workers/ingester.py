@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from chunking.errors import PermanentError, Rejected, TransientError, UsageError
+from chunking.errors import DatabaseAway, SpotscribeError, TransientError
 from pipeline import admission
 from pipeline.events import Event, Unreadable, parse
 from pipeline.filters import Verdict
@@ -59,7 +59,8 @@ class Ingester:
         self._only: int | None = None
         self._stop = threading.Event()
         self._broken: BaseException | None = None
-        self._problems: dict[int, str] = {}
+        self._problems: dict[str, str] = {}
+        """What was said last to be wrong, and with whom."""
 
     def stop(self) -> None:
         """May be called from a signal's handler."""
@@ -108,20 +109,20 @@ class Ingester:
             return sources.everything(tx, sources.WATCHED) if self._only is None else sources.by_id(tx, [self._only])
 
     def _list(self, source: Source) -> bool:
-        """List a source. What cannot be listed rests, and says why when that changes."""
+        """List a source. One that cannot be listed, for whatever reason, rests and stands in nobody else's way."""
         try:
             taken = self._intake.listing(source, self._stop.is_set)
-        except (TransientError, Rejected, UsageError) as e:
+        except DatabaseAway:  # no fault of the source
+            raise
+        except Exception as e:
+            why = str(e) if isinstance(e, SpotscribeError) else f"{type(e).__name__}: {e}"
             with self._db.transaction() as tx:
-                seconds = sources.refused(tx, source, str(e))
-            if self._problems.get(source.id) != str(e):
-                self._say(f"{source.name}: {e}; it rests, {seconds:.0f} s at first")
-            self._problems[source.id] = str(e)
+                sources.refused(tx, source, why)
+            self._complain(source.name, f"{why}; it rests, 5 s at first")
             return False
         with self._db.transaction() as tx:
             sources.listed(tx, source)
-        if self._problems.pop(source.id, None):
-            self._say(f"{source.name}: it can be listed again")
+        self._praise(source.name, "it can be listed again")
         self._report(source.name, taken)
         if taken.new:
             self._admit()
@@ -149,6 +150,7 @@ class Ingester:
         while not self._stop.is_set():
             try:
                 messages = inbox.receive(LONG_POLL_S)
+                self._praise("events", "the queue answers again")
                 events: list[Event] = []
                 for message in messages:
                     try:
@@ -157,9 +159,19 @@ class Ingester:
                         self._say(f"an event could not be read: {e}")
                 self._hear(events)
                 inbox.done(messages)
-            except (TransientError, PermanentError) as e:
-                self._say(f"events: {e}")
+            except SpotscribeError as e:  # they come again by themselves
+                self._complain("events", str(e))
                 self._stop.wait(AWAY_S)
+
+    def _complain(self, who: str, what: str) -> None:
+        """Say it once, and not each time."""
+        if self._problems.get(who) != what:
+            self._say(f"{who}: {what}")
+        self._problems[who] = what
+
+    def _praise(self, who: str, what: str) -> None:
+        if self._problems.pop(who, None):
+            self._say(f"{who}: {what}")
 
     def _admitting(self) -> None:
         """What a share or a budget held back goes on as soon as there is room."""

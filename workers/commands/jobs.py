@@ -206,6 +206,8 @@ def _lines(seen: Overview) -> list[str]:
         lines.append(
             f"  {seen.chunks_done} of {seen.chunks} chunks transcribed, {clock(seen.audio_s)} of audio prepared"
         )
+    if seen.held:
+        lines.append(f"  {seen.held} more held at their sources: spotscribe sources list")
     if seen.undelivered:
         lines.append(f"  {seen.undelivered} files due and not written yet")
     if seen.given_up:
