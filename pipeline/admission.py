@@ -59,6 +59,7 @@ def admit_some(tx: Connection, source: int, limit: int = AT_ONCE) -> list[Submit
     if not arrivals.lock_source(tx, source):
         return []
     [at] = sources.by_id(tx, [source])
+    arrivals.note_ends(tx, source)
     room = min(limit, at.settings.at_once - arrivals.in_queue(tx, source))
     if room <= 0:
         return []

@@ -122,10 +122,29 @@ def held(tx: Connection, source: int, limit: int) -> list[Held]:
     ]
 
 
+def note_ends(tx: Connection, source: int) -> None:
+    """Those of a source whose jobs have ended are out of the queue. Who ends a job need know nothing of sources."""
+    mine = (Arrival.source_id == source, Arrival.state == "submitted")
+    over = select(Arrival.id).join(Job, Job.id == Arrival.job_id).where(*mine, Job.state.in_(ENDED))
+    tx.execute(update(Arrival).where(Arrival.id.in_(over), *mine).values(state="ended"))
+
+
 def in_queue(tx: Connection, source: int) -> int:
-    """Recordings of a source whose jobs have not ended."""
+    """Recordings of a source whose jobs have not ended, by the last `note_ends`."""
     rows = select(func.count()).where(Arrival.source_id == source, Arrival.state == "submitted")
     return int(tx.execute(rows).scalar_one())
+
+
+def counts(tx: Connection) -> dict[int, dict[str, int]]:
+    """How many arrivals of each source are in which state."""
+    found: dict[int, dict[str, int]] = {}
+    over = and_(Arrival.state == "submitted", Job.state.in_(ENDED))
+    state = case((over, "ended"), else_=Arrival.state)
+    grouped = select(Arrival.source_id, state.label("state"), func.count().label("n"))
+    grouped = grouped.outerjoin(Job, Job.id == Arrival.job_id).group_by(Arrival.source_id, state)
+    for r in tx.execute(grouped):
+        found.setdefault(r.source_id, {})[r.state] = r.n
+    return found
 
 
 def used_today(tx: Connection, source: int, s_per_byte: float) -> float:

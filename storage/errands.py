@@ -125,6 +125,15 @@ def settle(tx: Connection, jobs: Sequence[int]) -> None:
         tx.execute(waiting.values(state=state, attempts=0, error=None, due_at=now_plus(), next_run_at=None))
 
 
+def settle_forgotten(tx: Connection) -> None:
+    """Those whose jobs were ended by somebody who knew nothing of errands: a worker of an older version."""
+    forgotten = select(Errand.job_id).join(Job, Job.id == Errand.job_id)
+    forgotten = forgotten.where(Errand.state == "wanted", Job.state.in_(TOLD)).distinct().limit(AT_ONCE)
+    jobs = sorted(tx.execute(forgotten).scalars())
+    lock(tx, jobs)
+    settle(tx, jobs)
+
+
 def of_lease(tx: Connection, lease: Lease) -> Due:
     """The leased errand. Raises LeaseLost where it is not ours any more, or its job is at work again."""
     e = Errand

@@ -17,7 +17,7 @@ from chunking.errors import Code
 from storage import errands, leases
 from storage.database import now_plus
 from storage.leases import Lease
-from storage.tables import Arrival, Job, Output, Recording, ShardRow, TranscriptRow
+from storage.tables import Job, Output, Recording, ShardRow, TranscriptRow
 
 ENDED = ("done", "partial", "rejected", "failed", "cancelled")
 """States that a job does not leave by itself."""
@@ -197,8 +197,6 @@ def ended_now(tx: Connection, job: int) -> None:
     followers = update(Job).where(Job.follows == job, Job.state == "waiting")
     followers = followers.values(state=row.state, finished_at=now_plus(), **shared)
     ended = [job, *tx.execute(followers.returning(Job.id)).scalars()]
-    arrived = update(Arrival).where(Arrival.job_id.in_(ended), Arrival.state == "submitted")
-    tx.execute(arrived.values(state="ended"))
     if row.state in WITH_TRANSCRIPT:
         due = update(Output).where(Output.job_id.in_(ended), Output.state == "wanted")
         tx.execute(due.values(state="due"))

@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, or_, select, update
 
 from storage.database import now_plus, upsert
 from storage.jobs import JobOptions
-from storage.tables import Arrival, SourceRow
+from storage.tables import SourceRow
 
 REST_S, LONGEST_REST_S = 5.0, 900.0
 """How long a source or a bucket rests after its first refusal, and at most; twice as long each time."""
@@ -138,15 +138,6 @@ def refused(tx: Connection, source: Source, why: str) -> float:
 def rest_s(refusals: int) -> float:
     """How long to rest after so many refusals, one after the other."""
     return float(min(LONGEST_REST_S, REST_S * 2 ** min(refusals - 1, 20)))
-
-
-def counts(tx: Connection) -> dict[int, dict[str, int]]:
-    """How many arrivals of each source are in which state."""
-    found: dict[int, dict[str, int]] = {}
-    grouped = select(Arrival.source_id, Arrival.state, func.count().label("n"))
-    for r in tx.execute(grouped.group_by(Arrival.source_id, Arrival.state)):
-        found.setdefault(r.source_id, {})[r.state] = r.n
-    return found
 
 
 def owner(sources: Sequence[Source], url: str) -> Source | None:

@@ -12,7 +12,7 @@ from storage import buckets, errands
 from storage.database import now_plus, upsert
 from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, MediaObject
 from storage.leases import unheld
-from storage.tables import Arrival, Checkpoint, Job, Label, Output, Recording, ShardRow
+from storage.tables import Checkpoint, Job, Label, Output, Recording, ShardRow
 
 AT_ONCE = 500
 """Rows of one statement. SQLite takes 32 766 parameters."""
@@ -102,8 +102,6 @@ def cancel(tx: Connection, jobs: Iterable[int]) -> int:
         ended = list(tx.execute(ending.returning(Job.id)).scalars())
         shards = update(ShardRow).where(ShardRow.job_id.in_(ended), ShardRow.state.not_in(("done", "failed")))
         tx.execute(shards.values(state="cancelled", **unheld(ShardRow)))
-        arrived = update(Arrival).where(Arrival.job_id.in_(ended), Arrival.state == "submitted")
-        tx.execute(arrived.values(state="ended"))
         waiting = update(Job).where(Job.follows.in_(ended), Job.state == "waiting")
         tx.execute(waiting.values(state="queued", follows=None))
         count += len(ended)

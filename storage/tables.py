@@ -339,7 +339,7 @@ class Arrival(Base):
     modified_s: Mapped[int] = mapped_column(BigInteger)
     """When the object was written, in seconds since 1970: written again with the same bytes it is a later one."""
     state: Mapped[str] = mapped_column(server_default="held")
-    """`held` until the source's share and budget allow it, then `submitted`, then `ended` with its job."""
+    """`held` until the source's share and budget allow it, then `submitted`; `ended` once its job's end was noted."""
     overtaken: Mapped[int] = mapped_column(server_default="0")
     """1: when it was first heard of, something else lay at its URL already."""
     sidecar: Mapped[dict[str, Any] | None]

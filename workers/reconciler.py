@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, or_, select, text
 from chunking.errors import PermanentError, TransientError
 from pipeline import admission
 from pipeline.finish import sweep
-from storage import fleet, leases
+from storage import errands, fleet, leases
 from storage.database import Database, now_plus
 from storage.leases import Step
 from storage.objects import ObjectStore
@@ -66,6 +66,7 @@ class Reconciler:
                     admission.admit(self._db, rounds=1)
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
+                    self._db.again(errands.settle_forgotten)
                     with suppress(PermanentError, OSError):  # no right to list or to delete: doctor says so
                         sweep(self._db, self._store)
 

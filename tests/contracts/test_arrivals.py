@@ -46,13 +46,16 @@ def end(db: Database, job: int, state: str = "done", code: Code = Code.OK, **val
 
 
 def states(db: Database) -> dict[str, str]:
-    with db.reading() as tx:
+    with db.transaction() as tx:
+        for at in sources.everything(tx):
+            arrivals.note_ends(tx, at.id)
         rows = tx.execute(select(Arrival.url, Arrival.version, Arrival.state))
         return {f"{r.url.removeprefix(S3)}#{r.version}": r.state for r in rows}
 
 
 def queued(db: Database, at: Source) -> int:
-    with db.reading() as tx:
+    with db.transaction() as tx:
+        arrivals.note_ends(tx, at.id)
         return arrivals.in_queue(tx, at.id)
 
 

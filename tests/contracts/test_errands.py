@@ -394,3 +394,14 @@ def test_a_storm_of_ends_files_and_wishes_leaves_none_behind(postgres: Database)
         void = select(Job.state).join(Errand, Errand.job_id == Job.id).where(Errand.state == "void")
         assert set(tx.execute(void).scalars()) <= {"partial", "failed"}
         assert tx.execute(text("SELECT count(*) FROM errands")).scalar() == 60
+
+
+def test_what_an_older_worker_ended_is_not_forgotten(database: Database) -> None:
+    """It knows nothing of errands: the job's row says that it has ended, and nobody settled what was wanted."""
+    with database.transaction() as tx:
+        media = [MediaObject(f"s3://b/{i}.wav", "e-1", 1) for i in range(2)]
+        one, two = (d.job for d in submission.submit_all(tx, media, JobOptions(), submission.Request()))
+        errands.want_all(tx, [errands.Wanted(j, "webhook", "https://x") for j in (one, two)])
+        tx.execute(update(Job).where(Job.id == one).values(state="done"))
+        errands.settle_forgotten(tx)
+        assert {e.job: e.state for e in errands.listing(tx)} == {one: "due", two: "wanted"}

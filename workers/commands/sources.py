@@ -17,6 +17,7 @@ from pipeline.errands import errands_of
 from pipeline.filters import parse_duration, parse_size
 from pipeline.notices import redacted
 from pipeline.settings import PREFIX, Settings
+from storage import arrivals
 from storage import sources as stored
 from storage.database import Database
 from storage.sources import Source, SourceSettings
@@ -146,7 +147,7 @@ def list_(as_json: bool, debug: bool) -> None:
     """The sources, what has been taken from them, and what is wrong with them."""
     _, database = open_database()
     with database.reading() as tx:
-        found, counts = stored.everything(tx, ("active", "paused", "ad_hoc")), stored.counts(tx)
+        found, counts = stored.everything(tx, ("active", "paused", "ad_hoc")), arrivals.counts(tx)
     if as_json:
         say(json.dumps([_json(s, counts.get(s.id, {})) for s in found], default=str))
         return
