@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote_plus
 from urllib.request import Request, urlopen
@@ -112,42 +108,3 @@ def tell(port: int, *bodies: bytes) -> None:
     for body in bodies:
         with suppress(URLError, OSError):
             urlopen(Request(f"http://127.0.0.1:{port}/", data=body, method="POST"), timeout=5).close()
-
-
-class Hook:
-    """A webhook's receiver, a context. It fails at first, as told, and counts what it took by idempotency key."""
-
-    def __init__(self, failures: int = 0) -> None:
-        self.taken: Counter[str] = Counter()
-        self.notices: list[dict[str, Any]] = []
-        self.refused = 0
-        hook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                with lock:
-                    failing = hook.refused < failures
-                    if failing:
-                        hook.refused += 1
-                    else:
-                        hook.taken[self.headers["Idempotency-Key"]] += 1
-                        hook.notices.append(json.loads(body))
-                self.send_response(500 if failing else 204)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()

@@ -14,8 +14,9 @@ from infra.server import free_port
 from storage.urls import s3_url
 from tests.conftest import read_16k, write_wav
 from tests.faults.conftest import Places
-from tests.faults.drop import Drop, Hook, dropping, event, tell, until
+from tests.faults.drop import Drop, dropping, event, tell, until
 from tests.faults.proxy import Call, S3Proxy
+from tests.faults.receiver import SECRET, receiver
 from workers.arena import Arena
 
 
@@ -29,22 +30,23 @@ def test_thirty_clips_become_thirty_srt_files_beside_them_and_each_is_told_once(
     places: Places, english_clips: list[Path], tmp_path: Path
 ) -> None:
     """With the real model. The receiver fails three times, and counts what it takes by idempotency key."""
-    with places(engine="whisper", model="tiny.en", lease_s=10.0) as place, dropping(place) as drop, Hook(3) as hook:
+    failing = receiver(lambda it, key: 500 if len(it.posts) <= 3 else 204)
+    with places(engine="whisper", model="tiny.en", lease_s=10.0) as place, dropping(place) as drop, failing as hook:
         sounds = [read_16k(c)[: 12 * 16_000] for c in english_clips]
         clips = [sounds[i % len(sounds)][i // len(sounds) * 800 :] for i in range(30)]
         drop.watch("--formats", "srt", "--notify", hook.url, "--model", "tiny.en")
-        worker = place.start("--model", "tiny.en")
+        worker = place.start("--model", "tiny.en", webhook_secret=SECRET)
         for i, clip in enumerate(clips):
             drop.put(f"calls/{i:02d} été.wav", write_wav(tmp_path / "clip.wav", clip).read_bytes())
         until(lambda: len(hook.taken) == 30, lambda: (drop.ends(), hook.taken, place.said(worker)), 90.0)
-        assert set(hook.taken.values()) == {1}
-        assert hook.refused == 3
-        assert drop.listed() == {f"calls/{i:02d} été.{kind}" for i in range(30) for kind in ("wav", "srt")}
-        assert all(b"-->" in drop.body(f"calls/{i:02d} été.srt") for i in range(30))
-        assert {n["event"] for n in hook.notices} == {"done"}
-        assert {n["recording"]["url"] for n in hook.notices} == {
-            s3_url(drop.bucket, f"{drop.prefix}calls/{i:02d} été.wav") for i in range(30)
-        }
+        notices = [n for told in hook.taken.values() for n in told]
+        assert (len(notices), len(hook.posts), hook.forged) == (30, 33, 0)
+        names = {f"calls/{i:02d} été" for i in range(30)}
+        assert drop.listed() == {f"{name}.{kind}" for name in names for kind in ("wav", "srt")}
+        assert all(b"-->" in drop.body(f"{name}.srt") for name in names)
+        assert {n["event"] for n in notices} == {"done"}
+        urls = {s3_url(drop.bucket, f"{drop.prefix}{name}.wav") for name in names}
+        assert {n["recording"]["url"] for n in notices} == urls
 
 
 def test_what_lies_in_the_bucket_decides_the_end(drop: Drop, voice: Path) -> None:
