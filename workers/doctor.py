@@ -24,6 +24,7 @@ from pipeline import models
 from pipeline.engine import compute_types, cuda_devices, engine_options
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
+from workers.doctor_sources import check_sources
 from workers.spot import by_name
 from workers.wiring import Wiring
 
@@ -157,6 +158,7 @@ CHECKS = (
     Check("broker", check_broker_url, f"see {PREFIX}BROKER_URL"),
     Check("work", check_work, f"see {PREFIX}WORK_URL and {PREFIX}S3_ENDPOINT"),
     Check("output", check_output, f"see {PREFIX}OUT_URL and {PREFIX}S3_ENDPOINT"),
+    Check("sources", check_sources, f"see {PREFIX}S3_ENDPOINT"),
     Check("model", _model, f"set {PREFIX}MODEL to one that there is"),
     Check("device", _device, f"see {PREFIX}DEVICE and {PREFIX}COMPUTE_TYPE"),
     Check("decoder", _decoder, "install PyAV (the package av) anew; the sandbox needs Linux"),

@@ -24,7 +24,7 @@ from storage.database import Database
 from storage.s3 import S3Options, s3_client
 from tests.acceptance.command import Ran, spotscribe
 
-PARTS = ["settings", "home", "database", "broker", "work", "output", "model", "device", "decoder", "cloud"]
+PARTS = ["settings", "home", "database", "broker", "work", "output", "sources", "model", "device", "decoder", "cloud"]
 SECRET = "hunter2"
 NOBODY = "127.0.0.1:1"
 """No server listens there."""

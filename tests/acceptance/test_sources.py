@@ -82,6 +82,10 @@ def test_a_source_that_cannot_be_listed_is_told_and_the_others_are(fleet: Fleet)
     assert "lost: there is no such bucket" in ended.stdout
     assert "found: 1 new" in ended.stdout
     assert "there is no such bucket" in spotscribe("sources", "list").stdout
+    [said] = [p for p in json.loads(spotscribe("doctor", "--json").stdout)["parts"] if p["part"] == "sources"]
+    assert said["state"] == "FAIL"
+    assert "lost: there is no such bucket" in said["found"]
+    assert "found" not in said["found"].replace("lost: there is no such bucket", "")
     for name in ("lost", "found"):
         spotscribe("sources", "remove", name)
 
