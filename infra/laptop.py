@@ -108,6 +108,8 @@ class S3Handle(Server):
         account = {"accessKey": S3_KEY, "secretKey": S3_SECRET}
         identity = {"name": "spotscribe", "credentials": [account], "actions": ["Admin"]}
         (self.folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        # Seven volumes for each new bucket, if not told: slow, and no more than there may be after some buckets.
+        (self.folder / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 1\n")
         if webhook:
             told = {"enabled": True, "endpoint": webhook, "bearer_token": token}
             lines = [f"{name} = {json.dumps(value)}" for name, value in told.items()]
@@ -122,7 +124,7 @@ class S3Handle(Server):
             str(Path(sysconfig.get_path("scripts"), "weed")), "-logtostderr=true", "server", f"-dir={self.folder}",
             "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={self._master}", f"-volume.port={self._volume}",
             "-filer", f"-filer.port={self._filer}", "-s3", f"-s3.port={self.port}", "-s3.config=s3.json",
-            "-master.volumeSizeLimitMB=64", "-volume.max=100", "-master.telemetry=false",
+            "-master.volumeSizeLimitMB=64", "-volume.max=1000", "-master.telemetry=false",
             "-master.electionTimeout=500ms", "-master.heartbeatInterval=100ms",  # one candidate, yet 10 s if not told
             "-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock",  # else in /tmp, for good
             "-s3.port.iceberg=0", "-s3.port.lance=0",  # fixed ports, for which a second server would fail

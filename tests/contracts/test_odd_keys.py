@@ -78,7 +78,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def name() -> str:
-    """Of one bucket for all: the server gives each several volumes, and has a hundred."""
+    """Of one bucket for all: a bucket takes a fifth of a second to make."""
     return f"odd-{uuid.uuid4().hex[:8]}"
 
 
