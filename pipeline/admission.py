@@ -8,13 +8,15 @@ fleet's reconciler: what is held goes on when nobody watches any more.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from chunking.errors import DatabaseAway
 from pipeline import layout
 from pipeline.errands import errands_of
+from pipeline.sidecars import candidates
 from storage import arrivals, errands, sources, submission
 from storage.arrivals import Held
 from storage.database import Database
@@ -41,17 +43,32 @@ class _Terms:
 
 
 def admit(database: Database, *, rounds: int | None = None) -> list[Submitted]:
-    """Let go on what may, a transaction's worth of each source in turn; `rounds`: at most so often."""
+    """Let go on what may, a transaction's worth of each source in turn; `rounds`: at most so often.
+
+    It goes on with those sources that filled a transaction, so it ends while jobs end as fast as they come. One that
+    cannot be admitted says why (`sources list`), and stands in nobody's way.
+    """
+    with database.reading() as tx:
+        waiting = arrivals.waiting(tx)
     done: list[Submitted] = []
-    while rounds is None or rounds > 0:
-        with database.reading() as tx:
-            waiting = arrivals.waiting(tx)
-        some = [d for source in waiting for d in database.again(lambda tx, source=source: admit_some(tx, source))]  # type: ignore[misc]
-        done += some
-        if not some:
-            break
-        rounds = rounds and rounds - 1
+    while waiting and rounds != 0:
+        some = {source: _guarded(database, source) for source in waiting}
+        done += [d for admitted in some.values() for d in admitted]
+        waiting = [source for source, admitted in some.items() if len(admitted) == AT_ONCE]
+        rounds = None if rounds is None else rounds - 1
     return done
+
+
+def _guarded(database: Database, source: int) -> list[Submitted]:
+    try:
+        return database.again(lambda tx: admit_some(tx, source))
+    except DatabaseAway:
+        raise
+    except Exception as e:
+        why = f"what arrived cannot be admitted: {type(e).__name__}: {str(e).splitlines()[0]}"
+        with database.transaction() as tx:
+            sources.complain(tx, source, why)
+        return []
 
 
 def admit_some(tx: Connection, source: int, limit: int = AT_ONCE) -> list[Submitted]:
@@ -121,12 +138,15 @@ def _want(
 ) -> None:
     """The files, and what is to be done afterwards."""
     s = source.settings
-    files = [
-        (done[h.id].job, kind, layout.places(h.media.url, source.url, source.name, s.key, s.out, kind, h.modified_s))
-        for h in held
-        if s.out
-        for kind in terms[h.id].formats
-    ]
+    files = [(done[h.id].job, kind, _places(source, h, kind)) for h in held if s.out for kind in terms[h.id].formats]
     layout.want_files(tx, files, missing=True)
     kinds = errands_of(s, source.url)
     errands.want_all(tx, [errands.Wanted(done[h.id].job, kind, target) for h in held for kind, target in kinds])
+
+
+def _places(source: Source, held: Held, kind: str) -> Iterator[str]:
+    """Where a file may go. The user's sidecar beside the recording is never written over."""
+    s, m = source.settings, held.media
+    theirs = candidates(m.url) if held.has_sidecar else ()
+    found = layout.places(m.url, source.url, source.name, s.key, s.out, kind, held.modified_s)
+    return (place for place in found if place not in theirs)

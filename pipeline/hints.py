@@ -32,22 +32,23 @@ def look(event: Event, known: Sequence[Source], place: Place) -> list[Hint]:
     """
     if event.kind != "created":
         return []
-    urls = [_recording(known, s3_url(event.bucket, key)) for key in event.keys]
+    own = [s3_url(event.bucket, key) for key in event.keys]
+    urls = [_recording(known, url) for url in own]
     for url in urls:
         source = sources.owner(known, url)
         if source is None:
             continue
-        told = _told(event, url)
+        told = _told(event, url) if url in own else None  # else the event is about its done marker
         try:
             listed = _head(place, url)
         except Rejected:  # it may not be looked at; whoever is to read it finds that out, for all to see
             return [Hint(source, Found(Listed(told, 0), frozenset()))] if told else []
         if listed is not None:
             hints = [Hint(source, _beside(source, listed, place))]
-            if told is not None and url == s3_url(event.bucket, event.keys[0]) and told.version != listed.media.version:
+            if told is not None and url == own[0] and told.version != listed.media.version:
                 hints.insert(0, Hint(source, Found(Listed(told, 0), hints[0].found.companions), overtaken=True))
             return hints
-    source, told = sources.owner(known, urls[0]), _told(event, urls[0])
+    source, told = sources.owner(known, urls[0]), _told(event, urls[0]) if urls[0] in own else None
     if source is None or told is None:
         return []
     return [Hint(source, _beside(source, Listed(told, 0), place), overtaken=True)]

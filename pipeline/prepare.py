@@ -126,6 +126,9 @@ class Preparer:
             if e.code is Code.DENIED:
                 with self._db.transaction() as tx:
                     buckets.refused(tx, bucket, str(e), refusals)
+            elif refusals:  # that it is gone is an answer as well
+                with self._db.transaction() as tx:
+                    buckets.answered(tx, bucket)
             raise
         if refusals:
             with self._db.transaction() as tx:

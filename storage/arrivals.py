@@ -12,17 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, exists, func, null, select, update
+from sqlalchemy import Connection, and_, bindparam, case, exists, false, func, or_, select, update
+from sqlalchemy.orm import aliased
 
+from chunking.errors import Code
 from storage.database import now_plus, start_of_day, upsert
 from storage.jobs import ENDED, MediaObject
 from storage.sources import Source
-from storage.tables import Arrival, Job, Output, SourceRow
+from storage.tables import Arrival, Errand, Job, Output, Recording, SourceRow
 
 AT_ONCE = 500
 """Rows of one statement."""
 JUDGED_BY = 500
 """Recordings of a source whose length says what a byte of the next ones may come to."""
+STALE_S = 300.0
+"""A listing may be so much older than what an event has told since: only then what it shows counts more."""
 S_PER_BYTE = 1 / 16_000
 """What a byte is taken for where none of a source's recordings is known yet: 128 kbit/s."""
 
@@ -47,6 +51,8 @@ class Held:
     media: MediaObject
     modified_s: int
     sidecar: dict[str, Any] | None
+    has_sidecar: bool
+    """Also one in which nothing could be read."""
     overtaken: bool
 
 
@@ -60,15 +66,18 @@ class Origin:
 
 
 def news(tx: Connection, seen: Sequence[Seen]) -> list[Seen]:
-    """Those of them that the ledger does not have, or has as written earlier. Files that we delivered are no news."""
+    """Those of them that the ledger does not have, or has as something else than what lies there now.
+
+    Files that we delivered, and recordings that we put away, are no news.
+    """
     found: list[Seen] = []
     for part in _parts(seen):
-        rows = select(Arrival.identity, Arrival.modified_s).where(
-            Arrival.identity.in_([s.media.identity for s in part])
-        )
-        known = {r.identity: r.modified_s for r in tx.execute(rows)}
-        fresh = [s for s in part if not s.modified_s <= known.get(s.media.identity, -1)]
-        ours = set(tx.execute(select(Output.url).where(Output.url.in_([s.media.url for s in fresh]))).scalars())
+        known = _known(tx, [s.media.identity for s in part])
+        fresh = [s for s in part if (k := known.get(s.media.identity)) is None or _is_news(k, s)]
+        urls = [s.media.url for s in fresh]
+        ours = set(tx.execute(select(Output.url).where(Output.url.in_(urls))).scalars())
+        away = select(Errand.place).where(Errand.place.in_(urls), Errand.kind == "move")
+        ours.update(place for place in tx.execute(away).scalars() if place)
         found += [s for s in fresh if s.media.url not in ours]
     return found
 
@@ -77,24 +86,63 @@ def record(tx: Connection, source: Source, seen: Sequence[Seen]) -> int:
     """Into the ledger, as far as they are news. The answer is how many were."""
     count = 0
     for part in _parts(sorted(seen, key=lambda s: s.media.identity)):  # in order: two ingesters must not deadlock
-        rows = {s.media.identity: _row(source, s) for s in part}
+        each = {s.media.identity: s for s in part}
         insert = upsert(tx, Arrival).on_conflict_do_nothing().returning(Arrival.identity)
-        fresh = set(tx.execute(insert, list(rows.values())).scalars())
-        count += len(fresh) + _rewritten(tx, {i: r for i, r in rows.items() if i not in fresh})
+        fresh = set(tx.execute(insert, [_row(source, s) for s in each.values()]).scalars())
+        count += len(fresh) + _again(tx, source, {i: s for i, s in each.items() if i not in fresh})
     return count
 
 
-def _rewritten(tx: Connection, rows: Mapping[str, dict[str, Any]]) -> int:
-    """Those of the arrivals that have been written again since go through admission once more. How many."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A row of the ledger, as far as it says whether an object is news."""
+
+    id: int
+    identity: str
+    modified_s: int
+    overtaken: int
+    lost: bool
+    """The ledger has it for gone or superseded, or held at a source that is removed, and there it lies."""
+
+
+def _known(tx: Connection, identities: Sequence[str]) -> dict[str, _Known]:
+    newer = aliased(Recording)
+    lost = or_(
+        and_(Job.state == "rejected", Job.code == Code.GONE.value, Job.finished_at <= now_plus(-STALE_S)),
+        and_(newer.id.is_not(None), newer.created_at <= now_plus(-STALE_S)),
+        and_(Arrival.state == "held", SourceRow.state == "removed"),
+    )
     a = Arrival
-    known = select(a.id, a.identity, a.modified_s).where(a.identity.in_(list(rows))).order_by(a.id)
-    later = [r for r in tx.execute(known).all() if r.modified_s < rows[r.identity]["modified_s"]]
+    rows = select(a.id, a.identity, a.modified_s, a.overtaken, func.coalesce(lost, false()).label("lost"))
+    rows = rows.join(SourceRow, SourceRow.id == a.source_id).outerjoin(Job, Job.id == a.job_id)
+    rows = rows.outerjoin(Recording, Recording.id == Job.recording_id)
+    rows = rows.outerjoin(newer, newer.id == Recording.superseded_by)
+    found = tx.execute(rows.where(a.identity.in_(identities)))
+    return {r.identity: _Known(r.id, r.identity, r.modified_s, r.overtaken, bool(r.lost)) for r in found}
+
+
+def _is_news(known: _Known, seen: Seen) -> bool:
+    """Written again, or there although it had gone. What an event alone told of is not there."""
+    return not seen.overtaken and (seen.modified_s > known.modified_s or known.lost)
+
+
+def _again(tx: Connection, source: Source, seen: Mapping[str, Seen]) -> int:
+    """Those of the arrivals that are news go through admission once more. How many."""
     count = 0
-    for found in later:  # by their numbers, as admission locks them
-        new = rows[found.identity]
-        again = update(a).where(a.id == found.id, a.modified_s < new["modified_s"])
-        told = {name: new[name] for name in ("modified_s", "sidecar", "note", "overtaken")}
-        count += tx.execute(again.values(state="held", admitted_at=None, **told)).rowcount
+    known = _known(tx, list(seen)).values()
+    for k in sorted(known, key=lambda k: k.id):  # by their numbers, as admission locks them
+        s = seen[k.identity]
+        if not _is_news(k, s):
+            continue
+        row = update(Arrival).where(Arrival.id == k.id)
+        if not k.lost:
+            row = row.where(Arrival.modified_s < s.modified_s)
+        if not k.modified_s and not k.overtaken and not k.lost:  # it could not be looked at, and its time is known now
+            tx.execute(row.values(modified_s=s.modified_s))
+            continue
+        new = _row(source, s)
+        told = {name: new[name] for name in ("source_id", "modified_s", "sidecar", "note", "overtaken")}
+        count += tx.execute(row.values(state="held", **told)).rowcount
     return count
 
 
@@ -112,21 +160,30 @@ def lock_source(tx: Connection, source: int) -> bool:
 
 
 def held(tx: Connection, source: int, limit: int) -> list[Held]:
-    """The next ones of a source, in the order in which they were first seen."""
+    """The next ones of a source, in the order in which they were written: of two at one URL the later one is last."""
     a = Arrival
-    rows = select(a.id, a.url, a.version, a.size_bytes, a.modified_s, a.sidecar, a.overtaken)
-    rows = rows.where(a.source_id == source, a.state == "held").order_by(a.id).limit(limit).with_for_update()
+    rows = select(a.id, a.url, a.version, a.size_bytes, a.modified_s, a.sidecar, a.note, a.overtaken)
+    rows = rows.where(a.source_id == source, a.state == "held")
+    rows = rows.order_by(a.modified_s, a.id).limit(limit).with_for_update()
     return [
-        Held(r.id, MediaObject(r.url, r.version, r.size_bytes), r.modified_s, r.sidecar, bool(r.overtaken))
+        Held(
+            r.id,
+            MediaObject(r.url, r.version, r.size_bytes),
+            r.modified_s,
+            r.sidecar,
+            bool(r.sidecar or r.note),
+            bool(r.overtaken),
+        )
         for r in tx.execute(rows)
     ]
 
 
 def note_ends(tx: Connection, source: int) -> None:
     """Those of a source whose jobs have ended are out of the queue. Who ends a job need know nothing of sources."""
-    mine = (Arrival.source_id == source, Arrival.state == "submitted")
-    over = select(Arrival.id).join(Job, Job.id == Arrival.job_id).where(*mine, Job.state.in_(ENDED))
-    tx.execute(update(Arrival).where(Arrival.id.in_(over), *mine).values(state="ended"))
+    over = update(Arrival).where(Arrival.source_id == source, Arrival.state == "submitted")
+    # As UPDATE … FROM: with a subquery and statistics of before a burst Postgres takes seconds for thousands.
+    over = over.where(Job.id == Arrival.job_id, Job.state.in_(ENDED))
+    tx.execute(over.values(state="ended"))
 
 
 def in_queue(tx: Connection, source: int) -> int:
@@ -171,11 +228,8 @@ def admitted(tx: Connection, jobs: Mapping[int, int], *, ended: bool) -> None:
     if jobs:
         table: Any = Arrival.__table__
         change = update(table).where(table.c.id == bindparam("arrival"))
-        change = change.values(
-            job_id=bindparam("job"),
-            state="ended" if ended else "submitted",
-            admitted_at=null() if ended else now_plus(),
-        )
+        change = change.values(job_id=bindparam("job"), state="ended" if ended else "submitted")
+        change = change if ended else change.values(admitted_at=now_plus())
         tx.execute(change, [{"arrival": a, "job": j} for a, j in sorted(jobs.items())])
 
 

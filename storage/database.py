@@ -25,6 +25,8 @@ TRIES = 3
 BUSY_S = 30
 """How long a writer waits for SQLite's one write lock before it is an error."""
 CONNECT_S = 5
+TOO_MUCH = "54"
+"""Postgres' class of errors for what it can never take: a row too long for its index."""
 IDLE_S = 10
 """A transaction that its worker leaves lying (it was frozen, its machine is gone) is ended by Postgres after so long,
 so that the rows it locked are free before their lease is over."""
@@ -129,7 +131,7 @@ class Database:
         try:
             yield
         except (OperationalError, InternalError) as e:
-            if self.is_sqlite:
+            if self.is_sqlite or str(getattr(e.orig, "sqlstate", None) or "").startswith(TOO_MUCH):
                 raise
             raise DatabaseAway(_first_line(e)) from e
         except DBAPIError as e:

@@ -1,8 +1,8 @@
 """Errands: what is to be done when a job has ended and its files are delivered. Somebody told, the recording put away.
 
 Each is done at least once. A kill while it is done, or a round of the job that begins meanwhile, may have it done
-again; who is told finds the same key with it. A recording is put away only where its job is `done` and none of its
-files is missing: any other stays where it is, so that somebody can look at it.
+again; who is told finds the same key with it. A recording is put away only where each job of it is `done` and no file
+is missing: any other stays where it is, so that somebody can look at it.
 
 Locks are taken jobs first, then files, then errands (storage/leases.py).
 """
@@ -10,6 +10,7 @@ Locks are taken jobs first, then files, then errands (storage/leases.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 from sqlalchemy import Connection, and_, case, exists, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from chunking.errors import LeaseLost
+from chunking.errors import LeaseLost, TransientError
 from storage import leases
 from storage.database import now_plus, upsert
 from storage.leases import Lease, unheld
+from storage.receivers import GIVE_UP_S, receiver_of
 from storage.tables import Arrival, Errand, Job, Label, Output, Recording, SourceRow
 
 NOTICES = ("webhook", "sqs", "sns")
@@ -30,8 +32,6 @@ TOLD = ("done", "partial", "rejected", "failed")
 OVER = ("done", "dead", "void")
 UNDELIVERED = ("wanted", "due", "delivering")
 """States of a file that is still to come, where there is a transcript."""
-GIVE_UP_S = 24 * 3600.0
-"""An errand is tried for so long."""
 AT_ONCE = 500
 """Rows of one statement."""
 
@@ -53,6 +53,7 @@ class Due:
     job: int
     kind: str
     target: str
+    receiver: str
     round: int
     attempts: int
     """Earlier ones."""
@@ -85,8 +86,10 @@ def want_all(tx: Connection, wanted: Sequence[Wanted]) -> None:
     for part in _parts(sorted(set(wanted), key=lambda w: (w.job, w.kind, w.target))):
         jobs = sorted({w.job for w in part})
         # As for files: none may end between this look and our rows, which its end is to make due.
-        tx.execute(select(Job.id).where(Job.id.in_(jobs)).order_by(Job.id).with_for_update(read=True)).all()
-        rows = upsert(tx, Errand).values([{"job_id": w.job, "kind": w.kind, "target": w.target} for w in part])
+        urls = select(Job.id, Recording.url).join(Recording, Recording.id == Job.recording_id).where(Job.id.in_(jobs))
+        found = tx.execute(urls.order_by(Job.id).with_for_update(read=True, of=Job))
+        url = {r.id: r.url for r in found}
+        rows = upsert(tx, Errand).values([_row(w, url[w.job]) for w in part])
         key = ["job_id", "kind", "target"]
         tx.execute(rows.on_conflict_do_update(index_elements=key, set_=_anew(), where=Errand.state.in_(OVER)))
         settle(tx, jobs)
@@ -115,31 +118,32 @@ def settle(tx: Connection, jobs: Sequence[int]) -> None:
     The caller has the jobs locked. Of two files that are delivered at once each would see the other still to come.
     """
     for part in _parts(jobs):
-        ready = select(Job.id).where(
-            Job.id.in_(part),
-            or_(Job.state.in_(("rejected", "failed")), and_(Job.state.in_(("done", "partial")), not_(_undelivered()))),
-        )
+        ready = select(Job.id).where(Job.id.in_(part), _over())
         stays = and_(Errand.kind.in_(PUTTING_AWAY), Errand.job_id.not_in(_clean(part)))
         waiting = update(Errand).where(Errand.job_id.in_(ready), Errand.state == "wanted")
         state = case((stays, "void"), else_="due")
         tx.execute(waiting.values(state=state, attempts=0, error=None, due_at=now_plus(), next_run_at=None))
 
 
-def settle_forgotten(tx: Connection) -> None:
-    """Those whose jobs were ended by somebody who knew nothing of errands: a worker of an older version."""
+def settle_forgotten(tx: Connection, after: int = 0) -> int | None:
+    """Those whose jobs were ended by somebody who knew nothing of errands: a worker of an older version.
+
+    `AT_ONCE` jobs, in the order of their numbers. The answer: after which one to go on; None: those were all.
+    """
     forgotten = select(Errand.job_id).join(Job, Job.id == Errand.job_id)
-    forgotten = forgotten.where(Errand.state == "wanted", Job.state.in_(TOLD)).distinct().limit(AT_ONCE)
-    jobs = sorted(tx.execute(forgotten).scalars())
+    forgotten = forgotten.where(Errand.state == "wanted", Errand.job_id > after, _over()).distinct()
+    jobs = list(tx.execute(forgotten.order_by(Errand.job_id).limit(AT_ONCE)).scalars())
     lock(tx, jobs)
     settle(tx, jobs)
+    return jobs[-1] if len(jobs) == AT_ONCE else None
 
 
 def of_lease(tx: Connection, lease: Lease) -> Due:
     """The leased errand. Raises LeaseLost where it is not ours any more, or its job is at work again."""
     e = Errand
     found = select(
-        e.id, e.job_id.label("job"), e.kind, e.target, e.round, e.attempts, e.place, Recording.url, Recording.version,
-        Recording.size_bytes,
+        e.id, e.job_id.label("job"), e.kind, e.target, e.receiver, e.round, e.attempts, e.place, Recording.url,
+        Recording.version, Recording.size_bytes,
     )  # fmt: skip
     found = found.join(Job, Job.id == e.job_id).join(Recording, Recording.id == Job.recording_id)
     mine = (e.id == lease.id, e.fence == lease.fence, e.state == lease.step.running, Job.state.in_(TOLD))
@@ -149,22 +153,27 @@ def of_lease(tx: Connection, lease: Lease) -> Due:
     return Due(**row._mapping)
 
 
+def still(tx: Connection, due: Due) -> bool:
+    """Whether what was read so far was of the round that the errand is about: its job was not started again since."""
+    mine = select(Errand.id).where(Errand.id == due.id, Errand.round == due.round, Errand.state == "running")
+    return tx.execute(mine).first() is not None
+
+
 def may_put_away(tx: Connection, lease: Lease, due: Due) -> bool:
-    """Whether the recording may still go. If files of it are to be written again, the errand waits for them."""
+    """Whether the recording may still go. If not, the errand waits for files of its job, or is void by now.
+
+    Raises TransientError while another job may have to read the recording, or has files to write.
+    """
     lock(tx, [due.job])
     leases.hold(tx, lease)
-    if tx.execute(_clean([due.job])).first() is not None:
-        return True
-    leases.end(tx, lease, "wanted")
-    settle(tx, [due.job])
-    return False
-
-
-def needed_elsewhere(tx: Connection, due: Due) -> bool:
-    """Whether another job of the same recording has not ended, and may have to read it."""
-    mine = select(Job.recording_id).where(Job.id == due.job).scalar_subquery()
-    others = select(Job.id).where(Job.recording_id == mine, Job.state.not_in((*TOLD, "cancelled")))
-    return tx.execute(others.limit(1)).first() is not None
+    if tx.execute(_clean([due.job])).first() is None:
+        leases.end(tx, lease, "wanted")
+        settle(tx, [due.job])
+        return False
+    why = _why_it_stays(tx, due)
+    if why:
+        leases.end(tx, lease, "void", error=why, done_at=now_plus())
+    return not why
 
 
 def source_url(tx: Connection, due: Due) -> str | None:
@@ -205,7 +214,14 @@ def put_off(tx: Connection, lease: Lease, why: str, wait_s: float, *, tried: boo
     if tx.execute(over).first() is not None:
         dead(tx, lease, why)
     else:
-        leases.release(tx, lease, wait_s=wait_s, error=why, attempts=Errand.attempts + int(tried))
+        later(tx, lease, wait_s, error=why, attempts=Errand.attempts + int(tried))
+
+
+def later(tx: Connection, lease: Lease, wait_s: float, **values: Any) -> None:
+    """The leased errand waits so long, through no fault of its own. Nothing happens where it is not ours any more."""
+    values |= {"crashes": Errand.crashes, "solo_crashes": Errand.solo_crashes}
+    with suppress(LeaseLost):
+        leases.end(tx, lease, "later", next_run_at=now_plus(wait_s), **values)
 
 
 def listing(
@@ -222,7 +238,7 @@ def listing(
         e.id, e.job_id.label("job"), e.kind, e.target, e.state, e.round, e.attempts, e.error, e.place, e.due_at,
         e.next_run_at, e.done_at,
     )  # fmt: skip
-    again = and_(e.state.in_(("due", "running")), e.attempts > 0)
+    again = and_(e.state.in_(("due", "running", "later")), e.attempts > 0)
     if states:
         rows = rows.where(or_(e.state.in_(states), again) if retried else e.state.in_(states))
     if label is not None:
@@ -242,8 +258,36 @@ def retry(tx: Connection, ids: Sequence[int]) -> int:
     return count
 
 
-def _undelivered() -> Any:
-    return exists().where(Output.job_id == Job.id, Output.state.in_(UNDELIVERED))
+def _why_it_stays(tx: Connection, due: Due) -> str:
+    """Empty: nothing speaks for it. Raises TransientError where that is not known yet.
+
+    Another job of its URL may have taken the places of this one's files (storage/outputs.py), and has not written them;
+    another one of the recording itself may have gone wrong without any. Either is a reason to keep the bytes.
+    """
+    mine = select(Recording.id, Recording.superseded_by).join(Job, Job.recording_id == Recording.id)
+    recording = tx.execute(mine.where(Job.id == due.job)).one()
+    if recording.superseded_by is not None:
+        return "it has been overwritten since: nothing was done"
+    unwritten = exists().where(Output.job_id == Job.id, Output.state != "written")
+    gone_wrong = and_(Job.recording_id == recording.id, Job.state.not_in(("done", "cancelled")))
+    others = select(Job.id, not_(_over(and_cancelled=True)).label("waits"))
+    others = others.join(Recording, Recording.id == Job.recording_id).where(Recording.url == due.url, Job.id != due.job)
+    found = tx.execute(others.where(or_(unwritten, gone_wrong)).order_by(Job.id)).all()
+    if any(r.waits for r in found):
+        raise TransientError("another job of this recording has not ended")
+    return f"job {found[0].id} of this recording did not go well: it stays" if found else ""
+
+
+def _row(wanted: Wanted, recording: str) -> dict[str, Any]:
+    receiver = receiver_of(wanted.kind, wanted.target, recording)
+    return {"job_id": wanted.job, "kind": wanted.kind, "target": wanted.target, "receiver": receiver}
+
+
+def _over(*, and_cancelled: bool = False) -> Any:
+    """Jobs that have ended, with every file delivered or given up that there can be."""
+    undelivered = exists().where(Output.job_id == Job.id, Output.state.in_(UNDELIVERED))
+    without = ("rejected", "failed", "cancelled") if and_cancelled else ("rejected", "failed")
+    return or_(Job.state.in_(without), and_(Job.state.in_(("done", "partial")), not_(undelivered)))
 
 
 def _clean(jobs: Sequence[int]) -> Any:

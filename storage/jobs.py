@@ -190,11 +190,16 @@ def end_job(tx: Connection, lease: Lease, state: str, verdict: Verdict, **values
 
 
 def ended_now(tx: Connection, job: int) -> None:
-    """The job has just ended: so have those that waited for it, since equal bytes and options have equal ends."""
+    """The job has just ended: so have those that waited for it, since equal bytes and options have equal ends.
+
+    But that one object is gone or out of reach says nothing of the others, which have a place of their own.
+    """
     tx.execute(update(Job).where(Job.id == job).values(finished_at=now_plus()))
     row = tx.execute(select(Job).where(Job.id == job)).one()
     shared = {k: getattr(row, k) for k in _SHARED}
     followers = update(Job).where(Job.follows == job, Job.state == "waiting")
+    if row.state == "rejected" and row.code in {Code.GONE, Code.DENIED}:
+        tx.execute(followers.values(state="queued", follows=None))
     followers = followers.values(state=row.state, finished_at=now_plus(), **shared)
     ended = [job, *tx.execute(followers.returning(Job.id)).scalars()]
     if row.state in WITH_TRANSCRIPT:

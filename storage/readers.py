@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from chunking.errors import Code, PermanentError, Rejected
 from storage.objects import path_of
+from storage.urls import file_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,10 @@ class LocalReader:
         path = path_of(url)
         try:
             with path.open("rb") as f:
-                return Fetched(path, hashlib.file_digest(f, "sha256").hexdigest())
+                digest = hashlib.file_digest(f, "sha256").hexdigest()
+            if version and file_version(path) != version:
+                raise Rejected("the file was changed since it was submitted; submit it again", code=Code.GONE)
+            return Fetched(path, digest)
         except FileNotFoundError:
             raise Rejected("the file is gone", code=Code.GONE) from None
         except PermissionError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -163,7 +163,7 @@ class S3Bucket:
             finally:
                 body.close()
 
-    def listing(self, url: str) -> Iterator[Listed]:
+    def listing(self, url: str, problem: Callable[[str], None] = lambda why: None) -> Iterator[Listed]:
         """Every object below a prefix, in order, but what stands for a folder (its key ends in `/`, it is empty)."""
         bucket, prefix = bucket_and_key(url)
         with translated(prefix):

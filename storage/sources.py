@@ -135,6 +135,11 @@ def refused(tx: Connection, source: Source, why: str) -> float:
     return seconds
 
 
+def complain(tx: Connection, source: int, why: str) -> None:
+    """Something else is wrong with it."""
+    tx.execute(update(SourceRow).where(SourceRow.id == source).values(problem=why))
+
+
 def rest_s(refusals: int) -> float:
     """How long to rest after so many refusals, one after the other."""
     return float(min(LONGEST_REST_S, REST_S * 2 ** min(refusals - 1, 20)))

@@ -38,6 +38,7 @@ NAMING = {
 
 LEADER = text("leader = 1")
 SUSPECT = text("crashes >= 2")
+DUE, LATER = text("state = 'due'"), text("state = 'later'")
 Id = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -325,7 +326,7 @@ class Arrival(Base):
 
     __tablename__ = "arrivals"
     __table_args__ = (
-        Index("ix_arrivals_source", "source_id", "state", "id"),
+        Index("ix_arrivals_source", "source_id", "state", "modified_s", "id"),
         Index("ix_arrivals_admitted", "source_id", "admitted_at"),
         CheckConstraint("state IN ('held', 'submitted', 'ended')", name="state"),
     )
@@ -358,17 +359,22 @@ class Errand(Leased, Base):
     __table_args__ = (
         UniqueConstraint("job_id", "kind", "target"),
         Index("ix_errands_claim", "state", text("priority DESC"), "id"),
+        Index("ix_errands_suspect", "state", sqlite_where=SUSPECT, postgresql_where=SUSPECT),
+        Index("ix_errands_receiver", "receiver", sqlite_where=DUE, postgresql_where=DUE),
+        Index("ix_errands_later", "next_run_at", sqlite_where=LATER, postgresql_where=LATER),
         CheckConstraint("kind IN ('webhook', 'sqs', 'sns', 'move', 'tag', 'delete')", name="kind"),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     state: Mapped[str] = mapped_column(server_default="wanted")
-    """`wanted` until the job has ended and its files are delivered, then `due`, `running`, and `done`, `dead` (given
-    up) or `void` (the job's end does not call for it)."""
+    """`wanted` until the job has ended and its files are delivered, then `due`, `running`, `later` (put off until
+    `next_run_at`), and `done`, `dead` (given up) or `void` (the job's end does not call for it)."""
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
     kind: Mapped[str]
     target: Mapped[str]
     """A URL, a queue, a topic, a prefix."""
+    receiver: Mapped[str] = mapped_column(server_default="")
+    """Whom it asks (`storage.receivers`): the errands of one wait together."""
     round: Mapped[int] = mapped_column(server_default="1")
     """Which end of the job it is about: a job that is tried again ends again."""
     attempts: Mapped[int] = mapped_column(server_default="0")

@@ -11,7 +11,11 @@ from chunking.errors import UsageError
 
 def file_version(path: Path) -> str:
     """What changes when a local file's bytes do."""
-    stat = path.stat()
+    return version_of(path.stat())
+
+
+def version_of(stat: os.stat_result) -> str:
+    """The same, of a file that has been looked at."""
     return f"{stat.st_size}-{stat.st_mtime_ns}"
 
 
@@ -25,6 +29,8 @@ def bucket_and_key(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc:
         raise UsageError(f"{url} is no S3 address; it looks like s3://bucket/prefix")
+    if "?" in url or "#" in url:  # else what is behind it would be left out without a word
+        raise UsageError(f"{url}: write ? as %3F and # as %23 in an S3 address")
     return parts.netloc, unquote(parts.path.removeprefix("/"))
 
 

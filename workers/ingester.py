@@ -18,7 +18,7 @@ from pipeline.filters import Verdict
 from pipeline.intake import Intake, Taken
 from storage import sources
 from storage.database import Database
-from storage.queues import Inbox
+from storage.queues import Inbox, Message
 from storage.sources import Source
 from workers.celery_app import CPU
 from workers.nudges import Nudges
@@ -120,13 +120,19 @@ class Ingester:
                 sources.refused(tx, source, why)
             self._complain(source.name, f"{why}; it rests, 5 s at first")
             return False
-        with self._db.transaction() as tx:
-            sources.listed(tx, source)
-        self._praise(source.name, "it can be listed again")
+        if taken.problems:
+            more = f", and {len(taken.problems) - 1} more" if len(taken.problems) > 1 else ""
+            with self._db.transaction() as tx:
+                sources.refused(tx, source, f"{taken.problems[0]}{more}")
+            self._complain(source.name, f"{taken.problems[0]}{more}; the rest was taken")
+        else:
+            with self._db.transaction() as tx:
+                sources.listed(tx, source)
+            self._praise(source.name, "all of it can be listed again")
         self._report(source.name, taken)
         if taken.new:
             self._admit()
-        return True
+        return not taken.problems
 
     def _report(self, name: str, taken: Taken) -> None:
         for note in taken.notes[:NOTES]:
@@ -151,17 +157,29 @@ class Ingester:
             try:
                 messages = inbox.receive(LONG_POLL_S)
                 self._praise("events", "the queue answers again")
-                events: list[Event] = []
-                for message in messages:
-                    try:
-                        events += parse(message.body)
-                    except Unreadable as e:
-                        self._say(f"an event could not be read: {e}")
-                self._hear(events)
-                inbox.done(messages)
-            except SpotscribeError as e:  # they come again by themselves
+                if not self._heard(inbox, messages):  # one at a time: what cannot be looked at keeps back no other
+                    for message in messages:
+                        self._heard(inbox, [message])
+            except SpotscribeError as e:
                 self._complain("events", str(e))
                 self._stop.wait(AWAY_S)
+
+    def _heard(self, inbox: Inbox, messages: Sequence[Message]) -> bool:
+        """Whether all that these tell of could be looked at. If not they come again by themselves."""
+        try:
+            self._hear([e for m in messages for e in self._parsed(m)])
+        except SpotscribeError as e:
+            self._complain("events", str(e))
+            return False
+        inbox.done(messages)
+        return True
+
+    def _parsed(self, message: Message) -> tuple[Event, ...]:
+        try:
+            return parse(message.body)
+        except Unreadable as e:
+            self._say(f"an event could not be read: {e}")
+            return ()
 
     def _complain(self, who: str, what: str) -> None:
         """Say it once, and not each time."""

@@ -60,7 +60,7 @@ def upgrade() -> None:
     with op.batch_alter_table("arrivals", schema=None) as batch_op:
         batch_op.create_index("ix_arrivals_admitted", ["source_id", "admitted_at"], unique=False)
         batch_op.create_index(batch_op.f("ix_arrivals_job_id"), ["job_id"], unique=False)
-        batch_op.create_index("ix_arrivals_source", ["source_id", "state", "id"], unique=False)
+        batch_op.create_index("ix_arrivals_source", ["source_id", "state", "modified_s", "id"], unique=False)
 
     op.create_table(
         "errands",
@@ -69,6 +69,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("receiver", sa.Text(), server_default="", nullable=False),
         sa.Column("round", sa.Integer(), server_default="1", nullable=False),
         sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
@@ -102,6 +103,10 @@ def upgrade() -> None:
     op.drop_index("ix_recordings_url", "recordings")  # a B-tree takes 2 700 bytes, a key's URL may have more
     op.create_index("ix_recordings_url", "recordings", ["url"], postgresql_using="hash")
     op.create_index("ix_errands_claim", "errands", ["state", sa.text("priority DESC"), "id"])
+    suspect, due, later = sa.text("crashes >= 2"), sa.text("state = 'due'"), sa.text("state = 'later'")
+    op.create_index("ix_errands_suspect", "errands", ["state"], sqlite_where=suspect, postgresql_where=suspect)
+    op.create_index("ix_errands_receiver", "errands", ["receiver"], sqlite_where=due, postgresql_where=due)
+    op.create_index("ix_errands_later", "errands", ["next_run_at"], sqlite_where=later, postgresql_where=later)
     if op.get_bind().dialect.name == "postgresql":  # as for the other claims (0002)
         op.execute(
             "ALTER TABLE errands SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000)"

@@ -6,19 +6,21 @@ import random
 import threading
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Connection, func, select, text, update
 
 from chunking.errors import Code
 from pipeline import admission
-from storage import arrivals, jobs, outputs, sources
+from storage import arrivals, errands, jobs, outputs, sources
 from storage.arrivals import Seen
 from storage.database import Database
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step, claim
 from storage.sources import Source, SourceSettings, owner
-from storage.tables import Arrival, Job, Output, Recording
+from storage.submission import Submitted
+from storage.tables import Arrival, Errand, Job, Output, Recording, SourceRow
 
 S3 = "s3://bucket/"
 OPTIONS = SourceSettings(JobOptions(language="en"), out="s3://bucket/out", formats=("txt",), label="")
@@ -382,3 +384,150 @@ def test_one_round_takes_a_transactions_worth(postgres: Database) -> None:
     record(postgres, calls, *(seen(i) for i in range(1200)))
     assert len(admission.admit(postgres, rounds=1)) == admission.AT_ONCE
     assert len(admission.admit(postgres)) == 700
+
+
+def test_of_two_versions_that_are_held_the_later_one_is_current_whichever_was_seen_first(database: Database) -> None:
+    """A, B, A again, while the source holds them: A lies there, its number is the lower one."""
+    calls = source(database)
+    record(database, calls, seen("a.wav", "A", 100))
+    record(database, calls, seen("a.wav", "B", 200))
+    record(database, calls, seen("a.wav", "A", 300))
+    done = admission.admit(database)
+    assert current(database) == {"a.wav": ["A"]}
+    assert place_of(database) == done[1].job
+
+
+def make_older(db: Database) -> None:
+    """As if ten minutes had gone by since jobs ended and recordings came."""
+    for table, column in (("jobs", "finished_at"), ("recordings", "created_at")):
+        ago = f"datetime({column}, '-10 minutes')" if db.is_sqlite else f"{column} - interval '10 minutes'"
+        with db.transaction() as tx:
+            tx.execute(text(f"UPDATE {table} SET {column} = {ago}"))
+
+
+def test_one_that_was_gone_and_lies_there_again_with_its_old_time_is_tried_again(database: Database) -> None:
+    """A version undeleted, a file moved away and back. But a listing may be older than the end of the job."""
+    calls = source(database)
+    record(database, calls, seen("a.wav", "1", 100))
+    [first] = admission.admit(database)
+    end(database, first.job, "rejected", Code.GONE)
+    assert record(database, calls, seen("a.wav", "1", 100)) == 0
+    make_older(database)
+    assert record(database, calls, seen("a.wav", "1", 100, overtaken=True)) == 0  # an event alone
+    assert record(database, calls, seen("a.wav", "1", 100)) == 1
+    assert [(d.job, d.state) for d in admission.admit(database)] == [(first.job, "queued")]
+
+
+def test_an_older_version_that_lies_there_again_is_current_again(database: Database) -> None:
+    calls = source(database)
+    for version, at in (("1", 100), ("2", 200)):
+        record(database, calls, seen("a.wav", version, at))
+        end(database, admission.admit(database)[0].job)
+    assert record(database, calls, seen("a.wav", "1", 100)) == 0
+    make_older(database)
+    assert record(database, calls, seen("a.wav", "1", 100)) == 1
+    admission.admit(database)
+    assert current(database) == {"a.wav": ["1"]}
+    assert record(database, calls, seen("a.wav", "1", 100)) == 0
+
+
+def test_what_is_held_at_a_removed_source_goes_to_whom_it_belongs_now(database: Database) -> None:
+    old = source(database, "old")
+    record(database, old, seen("a"))
+    with database.transaction() as tx:
+        sources.set_state(tx, "old", "removed")
+    assert admission.admit(database) == []
+    new = source(database, "new")
+    assert record(database, new, seen("a")) == 1
+    [done] = admission.admit(database)
+    with database.transaction() as tx:
+        assert [o.source for o in arrivals.of_job(tx, done.job)] == ["new"]
+        sources.set_state(tx, "new", "removed")
+    third = source(database, "third")
+    assert record(database, third, seen("a", at=101)) == 1  # written again: whoever lists it has it
+    assert len(admission.admit(database)) == 1
+
+
+def test_one_that_could_not_be_looked_at_is_taken_once(database: Database) -> None:
+    calls = source(database)
+    record(database, calls, seen("a", at=0))
+    assert len(admission.admit(database)) == 1
+    assert record(database, calls, seen("a", at=100)) == 0
+    assert record(database, calls, seen("a", at=101)) == 1
+
+
+def test_what_was_put_away_is_no_news_whatever_the_source_says_by_now(database: Database) -> None:
+    calls = source(database)
+    record(database, calls, seen("a"))
+    [done] = admission.admit(database)
+    with database.transaction() as tx:
+        errands.want_all(tx, [errands.Wanted(done.job, "move", "s3://bucket/away")])
+        tx.execute(update(Errand).values(place=S3 + "away/a"))
+        assert arrivals.news(tx, [seen("away/a"), seen("away/b")]) == [seen("away/b")]
+
+
+def test_a_source_that_cannot_be_admitted_stands_in_nobodys_way(database: Database) -> None:
+    bad, good = source(database, "a-bad"), source(database, "good", "s3://bucket/good/")
+    record(database, bad, seen("x"))
+    record(database, good, seen("good/x"))
+    with database.transaction() as tx:
+        tx.execute(update(SourceRow).where(SourceRow.name == "a-bad").values(settings={"job": {}, "key": "{nonsense}"}))
+        tx.execute(update(Arrival).where(Arrival.url == S3 + "x").values(sidecar={"options": {"colour": "blue"}}))
+    assert [_url(database, d.job) for d in admission.admit(database)] == [S3 + "good/x"]
+    with database.reading() as tx:
+        assert "cannot be admitted" in (sources.by_id(tx, [bad.id])[0].problem or "")
+
+
+def test_the_users_sidecar_is_never_written_over(database: Database) -> None:
+    calls = source(database, out="s3://bucket", formats=("json",))
+    record(database, calls, seen("a.wav", sidecar={"label": "x"}), seen("b.wav"), seen("c.wav", note="no JSON"))
+    admission.admit(database)
+    with database.reading() as tx:
+        files = sorted(tx.execute(select(Output.url)).scalars())
+    assert S3 + "b.json" in files
+    assert not {S3 + "a.json", S3 + "a.wav.json", S3 + "c.json", S3 + "c.wav.json"} & set(files)
+    assert len(files) == 3
+
+
+def test_what_was_taken_today_stays_in_the_budget_when_it_is_written_again(database: Database) -> None:
+    calls = source(database, daily_hours=2 / 3600)
+    record(database, calls, seen("a"), seen("b"), seen("c"))
+    done = admission.admit(database)
+    assert len(done) == 2
+    _end_all(database)  # each had a second
+    record(database, calls, seen("a", at=200), seen("b", at=200))
+    admission.admit(database)
+    assert states(database)["c#1"] == "held"
+
+
+def test_admission_ends_while_jobs_end_as_fast_as_they_come(database: Database) -> None:
+    calls = source(database, at_once=10)
+    record(database, calls, *(seen(i) for i in range(100)))
+    real = admission.admit_some
+
+    def ending(tx: Connection, at: int) -> list[Submitted]:
+        tx.execute(update(Job).values(state="done"))
+        return real(tx, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "admit_some", ending)
+        assert len(admission.admit(database)) == 10
+
+
+def test_noting_ends_takes_no_time_whatever_the_statistics(postgres: Database) -> None:
+    """Planned as a nested loop of all by all it took seconds for thousands: no statement here may take one."""
+    calls = source(postgres, at_once=100_000)
+    with postgres.transaction() as tx:
+        tx.execute(text("SET LOCAL statement_timeout = '20s'"))
+        tx.execute(text("ANALYZE arrivals, jobs"))  # they are empty
+    record(postgres, calls, *(seen(i) for i in range(3000)))
+    assert len(admission.admit(postgres)) == 3000
+    with postgres.transaction() as tx:
+        tx.execute(
+            text(
+                "SET LOCAL statement_timeout = '1s'; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
+            )
+        )
+        tx.execute(update(Job).values(state="done"))
+        arrivals.note_ends(tx, calls.id)
+        assert arrivals.in_queue(tx, calls.id) == 0

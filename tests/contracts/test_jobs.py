@@ -226,3 +226,20 @@ def test_the_database_keeps_utc_and_tells_its_time(database: Database) -> None:
 def test_unknown_databases_are_refused_in_words(url: str) -> None:
     with pytest.raises(UsageError, match=r"mysql|cannot be read"):
         Database(url)
+
+
+@pytest.mark.parametrize(
+    ("code", "follower"), [(Code.GONE, "queued"), (Code.DENIED, "queued"), (Code.NO_AUDIO, "rejected")]
+)
+def test_that_the_leaders_object_is_gone_says_nothing_of_its_followers(
+    database: Database, code: Code, follower: str
+) -> None:
+    a, b = submit(database, "a.wav"), submit(database, "b.wav")
+    first = claim(database)
+    assert content(database, first) == "lead"
+    assert content(database, claim(database)) == "wait"
+    with database.transaction() as tx:
+        jobs.end_job(tx, first, "rejected", Verdict(code, "there is no object a.wav"))
+    assert (view(database, a).state, view(database, b).state) == ("rejected", follower)
+    if follower == "queued":
+        assert content(database, claim(database)) == "lead"

@@ -42,7 +42,7 @@ _OPTIONS = (
     click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True, help="Higher goes first."),
     decoding,
     click.option("--out", metavar="URL", help="Where transcripts go: s3://bucket/prefix, a folder, or none: the database only.  [default: SPOTSCRIBE_OUT_URL, else beside the recordings]"),  # noqa: E501
-    click.option("--formats", default="txt,json", show_default=True, help="Any of txt, srt, vtt, json."),
+    click.option("--formats", default="txt,srt", show_default=True, help="Any of txt, srt, vtt, json."),
     click.option("--key", default="{dir}/{name}.{format}", show_default=True, help="Template of a file's place below --out; {date}, {source}, {ext} too."),  # noqa: E501
     click.option("--after", metavar="WHAT", help="move:PREFIX, tag or delete the recording once its transcript is delivered.  [default: leave it alone]"),  # noqa: E501
     click.option("--notify", multiple=True, metavar="URL", help="Tell of each end: https://…, sqs:QUEUE-URL, sns:TOPIC-ARN. May be given again."),  # noqa: E501
