@@ -108,5 +108,5 @@ def test_a_short_storm(places: Places) -> None:
     with places() as place:
         settings = place.settings
     said: list[str] = []
-    options = StormOptions(recordings=80, workers=3, seconds=25.0, pause=(0.5, 2.5), lease_s=2.0, seed=5)
+    options = StormOptions(recordings=40, workers=3, seconds=12.0, pause=(0.5, 2.5), lease_s=2.0, seed=5)
     assert storm(settings, options, said.append) == [], said
