@@ -1,4 +1,10 @@
-"""Who is at work in this process: many together, or one alone with something that may kill it."""
+"""Who is at work in this process: many together, or one alone with something that may kill it.
+
+A fleet's worker has two. Preparing, decoding and finishing share one: media and models are what kills a process.
+Errands have their own, though they are in the same process: they are network work, of which an hour-long copy must not
+keep a suspect shard waiting, nor a suspect shard a notice. The price: where an errand should kill its process after
+all, its first two deaths may be laid at the door of a shard that was alone beside it.
+"""
 
 from __future__ import annotations
 

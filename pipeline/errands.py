@@ -6,25 +6,24 @@ is promised by nobody. What fails is tried again for a day, and then stays to be
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from urllib.parse import urlsplit
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from chunking.errors import DatabaseAway, LeaseLost, PermanentError, TransientError, UsageError
-from pipeline.notices import Address, Outbox, Unanswered, Webhooks, address_of, notice_of
-from storage import errands
+from pipeline.notices import Address, Outbox, Webhooks, address_of, notice_of
+from pipeline.receivers import Busy, Receivers, Resting, Unanswered
+from storage import departures, errands, receivers
 from storage.database import Database
 from storage.errands import PUTTING_AWAY, Due
 from storage.jobs import MediaObject
 from storage.leases import Heartbeat, Lease
-from storage.putaway import After, PlaceTaken, Shelves, after_of, places
+from storage.putaway import After, PlaceTaken, Shelf, Shelves, after_of, places
+from storage.receivers import TOGETHER
 from storage.sources import SourceSettings
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 10.0, 3600.0
 """Between two tries: twice as long each time."""
-LONGEST_REST_S = 300.0
 LONGEST_S = 3600.0
 """An errand that takes longer hangs: its lease is not renewed any more."""
 
@@ -44,7 +43,7 @@ class Errander:
         """`outbox`, `shelves`: made when first needed, since most fleets have no need of them."""
         self._db, self._webhooks, self._outbox, self._shelves = database, webhooks, outbox, shelves
         self._heart = Heartbeat(database, longest_s=LONGEST_S)
-        self._rests = Rests()
+        self._receivers = Receivers(self._others_wait)
 
     def run(self, lease: Lease) -> None:
         """Do the leased errand, put it off, or give it up."""
@@ -52,93 +51,84 @@ class Errander:
             with self._db.reading() as tx:
                 due = errands.of_lease(tx, lease)
             try:
-                note = self._put_away(lease, due) if due.kind in PUTTING_AWAY else self._tell(due)
+                with self._receivers.turn(due.receiver):
+                    note = self._put_away(lease, due) if due.kind in PUTTING_AWAY else self._tell(due)
             except (DatabaseAway, LeaseLost):
                 raise
+            except Busy as e:
+                self._write(errands.later, lease, e.seconds)
+                self._put_off_others(due, e.seconds)
             except Resting as e:
-                self._put_off(lease, str(e), e.seconds, tried=False)
+                self._write(errands.put_off, lease, str(e), e.seconds, tried=False)
+                self._put_off_others(due, e.seconds, str(e))
             except (UsageError, TransientError, OSError) as e:  # wrong credentials are this machine's fault
-                self._put_off(lease, str(e), wait_s(due.attempts))
+                self._write(errands.put_off, lease, str(e), wait_s(due.attempts))
+                self._put_off_others(due, self._receivers.rest(due.receiver), str(e))
             except PermanentError as e:
-                with self._db.transaction() as tx:
-                    errands.dead(tx, lease, str(e))
+                self._write(errands.dead, lease, str(e))
             else:
                 if note is not None:
-                    with self._db.transaction() as tx:
-                        errands.done(tx, lease, note)
+                    self._write(errands.done, lease, note)
+            self._put_off_others(due, self._receivers.stands_back(due.receiver))
 
-    def _put_off(self, lease: Lease, why: str, seconds: float, *, tried: bool = True) -> None:
+    def _write(self, do: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         with self._db.transaction() as tx:
-            errands.put_off(tx, lease, why, seconds, tried=tried)
+            do(tx, *args, **kwargs)
+
+    def _put_off_others(self, due: Due, seconds: float, why: str | None = None) -> None:
+        """What else is due of its receiver is left alone so long."""
+        while seconds > 0:
+            with self._db.transaction() as tx:
+                if receivers.put_off_others(tx, due.receiver, seconds, why) < TOGETHER:
+                    return
+
+    def _others_wait(self, receiver: str) -> bool:
+        with self._db.reading() as tx:
+            return receivers.others_wait(tx, receiver)
 
     def _tell(self, due: Due) -> str:
         with self._db.reading() as tx:
             notice = notice_of(tx, due)
         if due.kind == "webhook":
-            with self._rests.asking(urlsplit(due.target).netloc):
-                self._webhooks.send(due.target, notice.id, notice.body)
+            self._webhooks.send(due.target, notice.id, notice.body)
         else:
             attributes = {"event": notice.event, "id": notice.id}
-            self._outbox().send(f"{due.kind}:{due.target}", notice.body, attributes, key=notice.id)
+            with _about_the_receiver():
+                self._outbox().send(f"{due.kind}:{due.target}", notice.body, attributes, key=notice.id)
         return ""
 
     def _put_away(self, lease: Lease, due: Due) -> str | None:
         """The answer: why there was nothing to do. None: the errand waits for files, or is void by now."""
         with self._db.transaction() as tx:
-            if not errands.may_put_away(tx, lease, due):
+            if not departures.may_put_away(tx, lease, due):
                 return None
-            if errands.needed_elsewhere(tx, due):
-                raise TransientError("another job of this recording has not ended")
-        shelf, media = self._shelves().of(due.url), MediaObject(due.url, due.version, due.size_bytes)
-        if due.kind == "tag":
-            return shelf.tag(media)
-        if due.kind == "delete":
-            return shelf.delete(media)
+        with _about_the_receiver():
+            shelf, media = self._shelves().of(due.url), MediaObject(due.url, due.version, due.size_bytes)
+            if due.kind == "tag":
+                return shelf.tag(media)
+            if due.kind == "delete":
+                return shelf.delete(media)
+        return self._move(lease, due, shelf, media)
+
+    def _move(self, lease: Lease, due: Due, shelf: Shelf, media: MediaObject) -> str:
         with self._db.reading() as tx:
-            below = errands.source_url(tx, due)
+            below = departures.source_url(tx, due)
         for place in dict.fromkeys(p for p in (due.place, *places(media, due.target, below)) if p):
             with self._db.transaction() as tx:
-                free = errands.reserve(tx, lease, place)
-            try:
-                if free:
+                free = departures.reserve(tx, lease, place)
+            if free:
+                with suppress(PlaceTaken), _about_the_receiver():
                     return shelf.move(media, place)
-            except PlaceTaken:
-                continue
         raise PermanentError(f"other files have its name in {due.target}")
 
 
-class Resting(TransientError):
-    """A receiver that did not answer a moment ago is not asked."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__("the receiver did not answer a moment ago, and is left alone for a while")
-        self.seconds = seconds
-
-
-class Rests:
-    """Receivers that do not answer are left alone, longer each time, so that they hold up nobody else's notices."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._until: dict[str, tuple[float, int]] = {}
-        """Until when, and how often it did not answer."""
-
-    @contextmanager
-    def asking(self, who: str) -> Iterator[None]:
-        """Around asking. Raises Resting where it is to be left alone."""
-        with self._lock:
-            until, times = self._until.get(who, (0.0, 0))
-        if (left := until - time.monotonic()) > 0:
-            raise Resting(left)
-        try:
-            yield
-        except Unanswered:
-            with self._lock:
-                rest = min(LONGEST_REST_S, FIRST_WAIT_S * 2**times)
-                self._until[who] = (time.monotonic() + rest, min(times + 1, 20))
-            raise
-        with self._lock:
-            self._until.pop(who, None)
+@contextmanager
+def _about_the_receiver() -> Iterator[None]:
+    """What goes wrong with a queue, a topic or a bucket goes wrong with all that is to be done there."""
+    try:
+        yield
+    except (UsageError, TransientError, OSError) as e:
+        raise Unanswered(str(e)) from e
 
 
 def wait_s(attempts: int) -> float:

@@ -30,15 +30,18 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, make_headers, parse_url
 
-from chunking.errors import PermanentError, TransientError, UsageError
-from storage import jobs
-from storage.errands import Due
+from chunking.errors import LeaseLost, PermanentError, TransientError, UsageError
+from pipeline.receivers import Unanswered
+from storage import errands, jobs
+from storage.errands import TOLD, Due
 from storage.tables import Arrival, Label, Output, SourceRow, TranscriptRow
 
 CONNECT_S, READ_S, LONGEST_S = 5.0, 10.0, 15.0
 """For a receiver to take the connection, to say the next byte, and to have answered."""
 GONE = 410
 """By the scheme: the receiver is no more, do not come again."""
+LONGEST_TARGET = 1000
+"""Bytes of an address: the tables' indexes take no more than 2 700 in all."""
 SECRET_PREFIX = "whsec_"  # noqa: S105 (no secret: what one begins with)
 
 
@@ -47,10 +50,6 @@ class Address(NamedTuple):
 
     kind: str
     target: str
-
-
-class Unanswered(TransientError):
-    """The receiver does not answer."""
 
 
 class Outbox(Protocol):
@@ -116,6 +115,8 @@ class Notice:
 def address_of(text: str) -> Address:
     """What `--notify` asks for. Raises UsageError."""
     asked = text.strip()
+    if len(asked.encode(errors="replace")) > LONGEST_TARGET:
+        raise UsageError(f"--notify: an address may have {LONGEST_TARGET} characters, this one is longer")
     kind, _, target = asked.partition(":")
     if asked.lower().startswith(("https://", "http://")):
         _checked(asked)
@@ -130,42 +131,26 @@ def address_of(text: str) -> Address:
 
 
 def redacted(target: str) -> str:
-    """A URL without what may be secret in it: name and password, and the query."""
+    """A URL without what may be secret in it: name and password, the query, and of a webhook's path all but the
+    beginning, since whoever knows https://hooks.slack.com/services/T/B/X may write there."""
     head, slashes, rest = target.partition("://")
     if not slashes:
         return target
     end = min((i for i in (rest.find(c) for c in "/?#") if i >= 0), default=len(rest))
-    place, path = rest[:end].rpartition("@")[2], re.split(r"[?#]", rest[end:], maxsplit=1)
-    return f"{head}://{place}{path[0]}{'?…' if len(path) > 1 else ''}"
+    path, *more = re.split(r"[?#]", rest[end:], maxsplit=1)
+    first, slash, below = path[1:].partition("/")
+    if slash and below and head.lower() in {"http", "https"}:
+        path, more = f"/{first}/…", []
+    return f"{head}://{rest[:end].rpartition('@')[2]}{path}{'?…' if more else ''}"
 
 
 def notice_of(tx: Connection, due: Due) -> Notice:
-    """What there is to say of the errand's job."""
+    """What there is to say of the errand's job. Raises LeaseLost where the job has been started again meanwhile."""
     job = jobs.view(tx, due.job)
-    o, s = Output, SourceRow
-    files = select(o.format, o.url, o.state, o.size_bytes, o.sha256).where(o.job_id == due.job).order_by(o.id)
-    labels = select(Label.label).where(Label.job_id == due.job).order_by(Label.label)
-    source = select(s.name).join(Arrival, Arrival.source_id == s.id).where(Arrival.job_id == due.job)
-    words = select(TranscriptRow.words).where(TranscriptRow.id == job.transcript_id)
-    return Notice(
-        id=_key(due, job),
-        event=job.state,
-        job=job.id,
-        recording=NoticeRecording(job.url, job.version, job.size_bytes, job.sha256),
-        source=tx.execute(source.order_by(Arrival.id.desc()).limit(1)).scalar(),
-        labels=tuple(tx.execute(labels).scalars()),
-        metadata=job.meta or {},
-        state=job.state,
-        code=job.code,
-        error=job.error,
-        model=job.options.model,
-        language=job.language,
-        duration_s=job.duration_s,
-        words=tx.execute(words).scalar() if job.transcript_id is not None else None,
-        outputs=tuple(NoticeOutput(**r._mapping) for r in tx.execute(files)),
-        submitted_at=_utc(job.created_at),
-        finished_at=_utc(job.finished_at) if job.finished_at is not None else None,
-    )
+    notice = _notice(tx, due, job)
+    if job.state not in TOLD or not errands.still(tx, due):  # looked at last, so that all of it is of this round
+        raise LeaseLost()
+    return notice
 
 
 def key_bytes(secret: str) -> bytes:
@@ -264,6 +249,33 @@ def _cut(connection: HTTPConnection) -> None:
     with suppress(OSError):
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _notice(tx: Connection, due: Due, job: jobs.JobView) -> Notice:
+    o, s = Output, SourceRow
+    files = select(o.format, o.url, o.state, o.size_bytes, o.sha256).where(o.job_id == due.job).order_by(o.id)
+    labels = select(Label.label).where(Label.job_id == due.job).order_by(Label.label)
+    source = select(s.name).join(Arrival, Arrival.source_id == s.id).where(Arrival.job_id == due.job)
+    words = select(TranscriptRow.words).where(TranscriptRow.id == job.transcript_id)
+    return Notice(
+        id=_key(due, job),
+        event=job.state,
+        job=job.id,
+        recording=NoticeRecording(job.url, job.version, job.size_bytes, job.sha256),
+        source=tx.execute(source.order_by(Arrival.id.desc()).limit(1)).scalar(),
+        labels=tuple(tx.execute(labels).scalars()),
+        metadata=job.meta or {},
+        state=job.state,
+        code=job.code,
+        error=job.error,
+        model=job.options.model,
+        language=job.language,
+        duration_s=job.duration_s,
+        words=tx.execute(words).scalar() if job.transcript_id is not None else None,
+        outputs=tuple(NoticeOutput(**r._mapping) for r in tx.execute(files)),
+        submitted_at=_utc(job.created_at),
+        finished_at=_utc(job.finished_at) if job.finished_at is not None else None,
+    )
 
 
 def _key(due: Due, job: jobs.JobView) -> str:

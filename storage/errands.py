@@ -16,14 +16,13 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, and_, case, exists, not_, or_, select, update
-from sqlalchemy.exc import IntegrityError
 
-from chunking.errors import LeaseLost, TransientError
+from chunking.errors import LeaseLost
 from storage import leases
 from storage.database import now_plus, upsert
 from storage.leases import Lease, unheld
 from storage.receivers import GIVE_UP_S, receiver_of
-from storage.tables import Arrival, Errand, Job, Label, Output, Recording, SourceRow
+from storage.tables import Errand, Job, Label, Output, Recording
 
 NOTICES = ("webhook", "sqs", "sns")
 PUTTING_AWAY = ("move", "tag", "delete")
@@ -118,8 +117,8 @@ def settle(tx: Connection, jobs: Sequence[int]) -> None:
     The caller has the jobs locked. Of two files that are delivered at once each would see the other still to come.
     """
     for part in _parts(jobs):
-        ready = select(Job.id).where(Job.id.in_(part), _over())
-        stays = and_(Errand.kind.in_(PUTTING_AWAY), Errand.job_id.not_in(_clean(part)))
+        ready = select(Job.id).where(Job.id.in_(part), over())
+        stays = and_(Errand.kind.in_(PUTTING_AWAY), Errand.job_id.not_in(clean(part)))
         waiting = update(Errand).where(Errand.job_id.in_(ready), Errand.state == "wanted")
         state = case((stays, "void"), else_="due")
         tx.execute(waiting.values(state=state, attempts=0, error=None, due_at=now_plus(), next_run_at=None))
@@ -131,7 +130,7 @@ def settle_forgotten(tx: Connection, after: int = 0) -> int | None:
     `AT_ONCE` jobs, in the order of their numbers. The answer: after which one to go on; None: those were all.
     """
     forgotten = select(Errand.job_id).join(Job, Job.id == Errand.job_id)
-    forgotten = forgotten.where(Errand.state == "wanted", Errand.job_id > after, _over()).distinct()
+    forgotten = forgotten.where(Errand.state == "wanted", Errand.job_id > after, over()).distinct()
     jobs = list(tx.execute(forgotten.order_by(Errand.job_id).limit(AT_ONCE)).scalars())
     lock(tx, jobs)
     settle(tx, jobs)
@@ -157,41 +156,6 @@ def still(tx: Connection, due: Due) -> bool:
     """Whether what was read so far was of the round that the errand is about: its job was not started again since."""
     mine = select(Errand.id).where(Errand.id == due.id, Errand.round == due.round, Errand.state == "running")
     return tx.execute(mine).first() is not None
-
-
-def may_put_away(tx: Connection, lease: Lease, due: Due) -> bool:
-    """Whether the recording may still go. If not, the errand waits for files of its job, or is void by now.
-
-    Raises TransientError while another job may have to read the recording, or has files to write.
-    """
-    lock(tx, [due.job])
-    leases.hold(tx, lease)
-    if tx.execute(_clean([due.job])).first() is None:
-        leases.end(tx, lease, "wanted")
-        settle(tx, [due.job])
-        return False
-    why = _why_it_stays(tx, due)
-    if why:
-        leases.end(tx, lease, "void", error=why, done_at=now_plus())
-    return not why
-
-
-def source_url(tx: Connection, due: Due) -> str | None:
-    """The URL of the source that the recording came from; None: it was submitted."""
-    s = select(SourceRow.url).join(Arrival, Arrival.source_id == SourceRow.id).where(Arrival.job_id == due.job)
-    return tx.execute(s.order_by(Arrival.id.desc()).limit(1)).scalar()
-
-
-def reserve(tx: Connection, lease: Lease, place: str) -> bool:
-    """Keep this place for the leased errand's recording. False where another errand has it: two recordings that are
-    moved to one place at once would otherwise overwrite each other."""
-    leases.hold(tx, lease)
-    try:
-        with tx.begin_nested():
-            tx.execute(update(Errand).where(Errand.id == lease.id).values(place=place))
-    except IntegrityError:
-        return False
-    return True
 
 
 def done(tx: Connection, lease: Lease, note: str = "") -> None:
@@ -258,42 +222,22 @@ def retry(tx: Connection, ids: Sequence[int]) -> int:
     return count
 
 
-def _why_it_stays(tx: Connection, due: Due) -> str:
-    """Empty: nothing speaks for it. Raises TransientError where that is not known yet.
-
-    Another job of its URL may have taken the places of this one's files (storage/outputs.py), and has not written them;
-    another one of the recording itself may have gone wrong without any. Either is a reason to keep the bytes.
-    """
-    mine = select(Recording.id, Recording.superseded_by).join(Job, Job.recording_id == Recording.id)
-    recording = tx.execute(mine.where(Job.id == due.job)).one()
-    if recording.superseded_by is not None:
-        return "it has been overwritten since: nothing was done"
-    unwritten = exists().where(Output.job_id == Job.id, Output.state != "written")
-    gone_wrong = and_(Job.recording_id == recording.id, Job.state.not_in(("done", "cancelled")))
-    others = select(Job.id, not_(_over(and_cancelled=True)).label("waits"))
-    others = others.join(Recording, Recording.id == Job.recording_id).where(Recording.url == due.url, Job.id != due.job)
-    found = tx.execute(others.where(or_(unwritten, gone_wrong)).order_by(Job.id)).all()
-    if any(r.waits for r in found):
-        raise TransientError("another job of this recording has not ended")
-    return f"job {found[0].id} of this recording did not go well: it stays" if found else ""
-
-
-def _row(wanted: Wanted, recording: str) -> dict[str, Any]:
-    receiver = receiver_of(wanted.kind, wanted.target, recording)
-    return {"job_id": wanted.job, "kind": wanted.kind, "target": wanted.target, "receiver": receiver}
-
-
-def _over(*, and_cancelled: bool = False) -> Any:
+def over(*, and_cancelled: bool = False) -> Any:
     """Jobs that have ended, with every file delivered or given up that there can be."""
     undelivered = exists().where(Output.job_id == Job.id, Output.state.in_(UNDELIVERED))
     without = ("rejected", "failed", "cancelled") if and_cancelled else ("rejected", "failed")
     return or_(Job.state.in_(without), and_(Job.state.in_(("done", "partial")), not_(undelivered)))
 
 
-def _clean(jobs: Sequence[int]) -> Any:
+def clean(jobs: Sequence[int]) -> Any:
     """Those of the jobs that ended well, with every file written."""
     missing = exists().where(Output.job_id == Job.id, Output.state != "written")
     return select(Job.id).where(Job.id.in_(jobs), Job.state == "done", not_(missing))
+
+
+def _row(wanted: Wanted, recording: str) -> dict[str, Any]:
+    receiver = receiver_of(wanted.kind, wanted.target, recording)
+    return {"job_id": wanted.job, "kind": wanted.kind, "target": wanted.target, "receiver": receiver}
 
 
 def _anew() -> dict[str, Any]:

@@ -28,6 +28,10 @@ GONE = "it is not there any more: nothing was done"
 THERE_ALREADY = "it lies there already: nothing was done"
 
 
+LONGEST_TARGET = 1000
+"""Bytes of a prefix: the tables' indexes take no more than 2 700 in all."""
+
+
 class PlaceTaken(PermanentError):
     """Another file has this name."""
 
@@ -82,6 +86,8 @@ def after_of(text: str, source: str) -> After:
     if kind != "move" or not colon or not target.strip("/ "):
         raise UsageError(f"--after: {text!r}; possible: move:PREFIX, tag, delete")
     whither = _prefix(target.strip(), source)
+    if len(whither.encode()) > LONGEST_TARGET:
+        raise UsageError(f"--after move: a prefix may have {LONGEST_TARGET} characters as a URL, this one is longer")
     if f"{whither.rstrip('/')}/" == f"{source.rstrip('/')}/":  # below it is well: what lies there is not taken again
         raise UsageError(f"--after {text}: that is where recordings are taken from")
     return After("move", whither)

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -24,6 +24,8 @@ AT_ONCE = 10
 """Messages of one call: SQS's limit."""
 LONGEST_POLL_S = 20
 """SQS's limit."""
+ANSWER_S, ATTEMPTS = 10.0, 2
+"""How long a queue or a topic may take to accept a message, and how often boto3 asks: a thread waits for it."""
 LONGEST_ID = 128
 """Characters of what a FIFO queue knows a message by: SQS's limit."""
 _REGION = r"[a-z]{2,4}(?:-[a-z]+)?-(?:north|south|central|(?:north|south)?(?:east|west))-[0-9]+"
@@ -98,8 +100,9 @@ class Outbox:
     def _client(self, service: str, options: AwsOptions) -> Any:
         with self._lock:
             if (service, options) not in self._clients:
+                patience = replace(options, read_s=ANSWER_S, attempts=ATTEMPTS)
                 with _translated(service.upper(), ""):
-                    self._clients[service, options] = aws_client(service, options)
+                    self._clients[service, options] = aws_client(service, patience)
             return self._clients[service, options]
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, case, exists, literal_column, null, or_, select, update
+from sqlalchemy import Connection, case, exists, null, or_, select, update
 
 from storage.database import now_plus
 from storage.tables import DUE, LATER, Errand
@@ -24,7 +24,7 @@ TOGETHER = 5000
 
 
 def receiver_of(kind: str, target: str, recording: str) -> str:
-    """Whom an errand asks: which host, queue or topic, or the bucket (or the machine's files) that the recording is in."""
+    """Whom an errand asks: which host, queue or topic, or which bucket (or the machine's files) the recording is in."""
     if kind == "webhook":
         return host_of(target)
     if kind in {"sqs", "sns"}:
@@ -45,17 +45,15 @@ def put_off_others(tx: Connection, receiver: str, seconds: float, why: str | Non
     `why`: it does not answer, and whatever has waited for that for `GIVE_UP_S` is dead. None: others go first.
     """
     e = Errand
-    mine = select(e.id).where(DUE, e.receiver == receiver).order_by(e.id).limit(TOGETHER)
-    picked = mine.with_for_update(skip_locked=True).cte("picked").prefix_with("MATERIALIZED", dialect="postgresql")
     values: dict[str, Any] = {"state": "later", "next_run_at": now_plus(seconds)}
     if why is not None:
         over = e.due_at <= now_plus(-GIVE_UP_S)
         values = {
-            "state": case((over, "dead"), else_="later"), "error": why, "done_at": case((over, now_plus()), else_=null()),
+            "state": case((over, "dead"), else_="later"), "error": why,
             "next_run_at": case((over, null()), else_=now_plus(seconds)),
+            "done_at": case((over, now_plus()), else_=null()),
         }  # fmt: skip
-    changed = update(e).where(e.id.in_(select(picked.c.id)), DUE).values(values)
-    return len(tx.execute(changed.returning(e.id)).all())
+    return _change(tx, select(e.id).where(DUE, e.receiver == receiver).order_by(e.id), values)
 
 
 def others_wait(tx: Connection, receiver: str) -> bool:
@@ -68,7 +66,13 @@ def come_due(tx: Connection) -> int:
     """What was put off, and has waited long enough, is due again. How many; the rest is left to the next call."""
     e = Errand
     now = select(now_plus()).scalar_subquery()  # as a subquery it is one value, which an index can be asked for
-    over = select(e.id).where(LATER, e.next_run_at <= now).order_by(e.next_run_at).limit(TOGETHER)
-    picked = over.with_for_update(skip_locked=True).cte("picked").prefix_with("MATERIALIZED", dialect="postgresql")
-    changed = update(e).where(e.id.in_(select(picked.c.id)), LATER).values(state="due", next_run_at=None)
-    return len(tx.execute(changed.returning(literal_column("1"))).all())
+    over = select(e.id).where(LATER, e.next_run_at <= now).order_by(e.next_run_at)
+    return _change(tx, over, {"state": "due", "next_run_at": None})
+
+
+def _change(tx: Connection, which: Any, values: dict[str, Any]) -> int:
+    """`TOGETHER` of them, but for those that somebody has locked. By number: a join may be planned as a whole scan."""
+    ids = tx.execute(which.limit(TOGETHER).with_for_update(skip_locked=True)).scalars().all()
+    if ids:
+        tx.execute(update(Errand).where(Errand.id.in_(ids)).values(values))
+    return len(ids)

@@ -91,7 +91,7 @@ class FleetWorker:
             options.job.engine if "gpu" in options.roles else "",
         )  # fmt: skip
         claims = ClaimOptions(presence.name, options.job.engine, settings.lease_s, POLL_S)
-        self._company, self._decoder = Company(), DecoderPool()
+        self._company, self._errand_company, self._decoder = Company(), Company(), DecoderPool()
         self._nudges = Nudges(app)
         self._transcriber = None if engine is None else Transcriber(
             self._db, wiring.store, engine, claims, batch_size=options.batch_size, tally=self._tally,
@@ -102,8 +102,8 @@ class FleetWorker:
             cpu_threads=options.cpu_threads, transcriber=self._transcriber, ready=self._tell, debug=options.debug,
         )  # fmt: skip
         self._errands = Steps(
-            self._db, claims, self._company, cpu=self._errand_steps(wiring) if "cpu" in options.roles else (),
-            cpu_threads=ERRAND_THREADS, debug=options.debug,
+            self._db, claims, self._errand_company, cpu=self._errand_steps(wiring) if "cpu" in options.roles else (),
+            cpu_threads=ERRAND_THREADS, keeps_out=False, debug=options.debug,
         )  # fmt: skip
         self._ended = threading.Event()
         self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
@@ -189,6 +189,7 @@ class FleetWorker:
             self._say("the cloud recommends to move: taking nothing more")
             self._moving = True  # and its message stays with it, instead of many more that others could use
             self._company.alone(Notice.REBALANCE)
+            self._errand_company.alone(Notice.REBALANCE)
         else:
             self.leave("the cloud takes this machine away")
             os.kill(os.getpid(), signal.SIGTERM)  # Celery leaves by the same path

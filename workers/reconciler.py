@@ -10,13 +10,14 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from sqlalchemy import Connection, func, or_, select, text
 
 from chunking.errors import PermanentError, TransientError
 from pipeline import admission
 from pipeline.finish import sweep
-from storage import errands, fleet, leases
+from storage import errands, fleet, leases, receivers
 from storage.database import Database, now_plus
 from storage.leases import Step
 from storage.objects import ObjectStore
@@ -66,7 +67,7 @@ class Reconciler:
                     admission.admit(self._db, rounds=1)
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
-                    self._db.again(errands.settle_forgotten)
+                    self._settle_forgotten()
                     with suppress(PermanentError, OSError):  # no right to list or to delete: doctor says so
                         sweep(self._db, self._store)
 
@@ -75,10 +76,17 @@ class Reconciler:
         with self._db.transaction() as tx:
             if not self._alone(tx):
                 return None
-            found = Pass(leases.reclaim(tx), quarantine(tx), _ready(tx))
+            reclaimed, quarantined = leases.reclaim(tx), quarantine(tx)
+            receivers.come_due(tx)
+            found = Pass(reclaimed, quarantined, _ready(tx))
         for queue, rows in found.ready.items():
             self._nudges.top_up(queue, min(rows, MOST_NUDGES))  # from its thread: a broker may hang
         return found
+
+    def _settle_forgotten(self) -> None:
+        after: int | None = 0
+        while after is not None:
+            after = self._db.again(partial(errands.settle_forgotten, after=after))
 
     def _say_hello(self) -> None:
         self._seen = time.monotonic()
@@ -105,7 +113,8 @@ def _ready(tx: Connection) -> dict[str, int]:
             found.update({gpu(r.engine): r.n for r in rows})
         else:
             most = ERRAND_NUDGES if step is Step.ERRAND else MOST_NUDGES
-            some = select(t.id).where(*free).limit(most).subquery()
+            # In the order of claims, so that their index is asked: a scan may read all that is done for the first two.
+            some = select(t.id).where(*free).order_by(t.priority.desc(), t.id).limit(most).subquery()
             count = tx.execute(select(func.count()).select_from(some)).scalar_one()
             found[CPU] = found.get(CPU, 0) + count
     return {queue: n for queue, n in found.items() if n}

@@ -45,16 +45,18 @@ class Steps:
         transcriber: Transcriber | None = None,
         room_ahead: Callable[[], bool] = lambda: True,
         ready: Callable[[Step, int], None] = lambda step, row: None,
+        keeps_out: bool = True,
         debug: bool = False,
     ) -> None:
         """`cpu`: what the CPU threads do, most urgent first. `room_ahead`: whether more should be prepared now.
 
-        `ready` is called when a step has made work for the next one, with its job. `debug`: a step's unforeseen error
-        ends its thread, and does not only fail its job.
+        `ready` is called when a step has made work for the next one, with its job. `keeps_out`: nothing more is taken
+        until a suspect can be alone; else the suspect waits until it happens to be, since others may take an hour.
+        `debug`: a step's unforeseen error ends its thread, and does not only fail its job.
         """
         self._db, self._claims, self._company = database, claims, company
         self._cpu_steps, self._transcriber = tuple(cpu), transcriber
-        self._room_ahead, self._ready, self._debug = room_ahead, ready, debug
+        self._room_ahead, self._ready, self._keeps_out, self._debug = room_ahead, ready, keeps_out, debug
         self.stop, self.done = threading.Event(), threading.Event()
         self.cpu_nudge = threading.Event()
         self.broken: BaseException | None = None
@@ -156,6 +158,8 @@ class Steps:
             self._company.end_alone(me)
             return False
         if not self._company.alone(me):
+            if not self._keeps_out:
+                self._company.end_alone(me)
             return False
         try:
             return self._claimed(*found[0], suspects=True)

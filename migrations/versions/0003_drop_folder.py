@@ -103,7 +103,8 @@ def upgrade() -> None:
     op.drop_index("ix_recordings_url", "recordings")  # a B-tree takes 2 700 bytes, a key's URL may have more
     op.create_index("ix_recordings_url", "recordings", ["url"], postgresql_using="hash")
     op.create_index("ix_errands_claim", "errands", ["state", sa.text("priority DESC"), "id"])
-    suspect, due, later = sa.text("crashes >= 2"), sa.text("state = 'due'"), sa.text("state = 'later'")
+    suspect, later = sa.text("crashes >= 2"), sa.text("state = 'later'")
+    due = sa.text("state = 'due' AND receiver <> ''")
     op.create_index("ix_errands_suspect", "errands", ["state"], sqlite_where=suspect, postgresql_where=suspect)
     op.create_index("ix_errands_receiver", "errands", ["receiver"], sqlite_where=due, postgresql_where=due)
     op.create_index("ix_errands_later", "errands", ["next_run_at"], sqlite_where=later, postgresql_where=later)

@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chunking.errors import PermanentError, TransientError, UsageError
 from pipeline import notices
-from pipeline.errands import Resting, Rests, wait_s
+from pipeline.errands import errands_of, wait_s
 from pipeline.notices import Address, Unanswered, Webhooks, address_of, key_bytes, redacted, signature
+from storage.jobs import JobOptions
+from storage.sources import SourceSettings
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes or so").decode()
 BODY = '{"a":1}'
@@ -270,7 +273,10 @@ def test_who_may_not(text: str) -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("https://u:p@h:1/a/b?c=d#e", "https://h:1/a/b?…"), ("https://h", "https://h"), ("https://h?x", "https://h?…"),
+        ("https://u:p@h:1/a/b?c=d#e", "https://h:1/a/…"), ("https://h/a?c=d", "https://h/a?…"), ("https://h/", "https://h/"),
+        ("https://hooks.slack.com/services/T0/B0/SECRET", "https://hooks.slack.com/services/…"), ("https://h/a/", "https://h/a/"),
+        ("sqs:https://u:p@sqs.eu-west-1.amazonaws.com/12/q?x", "sqs:https://sqs.eu-west-1.amazonaws.com/12/q?…"),
+        ("s3://b/done/x", "s3://b/done/x"), ("https://h", "https://h"), ("https://h?x", "https://h?…"),
         ("https://a@b:c@h/x@y", "https://h/x@y"), ("arn:aws:sns:eu-west-1:1:t", "arn:aws:sns:eu-west-1:1:t"), ("done/", "done/"),
         ("http://h#f", "http://h?…"),
     ],
@@ -279,23 +285,18 @@ def test_what_is_shown_of_an_address(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
+@pytest.mark.parametrize("settings", [
+    {"notify": ("https://h/" + "x" * 3000,)}, {"notify": ("https://h/" + "ü" * 600,)}, {"notify": ("sqs:https://h/" + "x" * 3000,)},
+    {"notify": ("arn:aws:sns:eu-west-1:123456789012:" + "x" * 1000,)}, {"after": "move:" + "x" * 1000}, {"after": "move:s3://b/" + "ü" * 400},
+])  # fmt: skip
+def test_an_address_that_no_index_takes_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="may have 1000 characters"):
+        errands_of(SourceSettings(JobOptions(), **settings), "s3://b/in/")
+    assert len(errands_of(SourceSettings(JobOptions(), notify=("https://h/" + "x" * 900,)), "s3://b/in/")) == 1
+
+
 def test_tries_come_ever_less_often() -> None:
     assert [wait_s(n) for n in (0, 1, 2, 8, 9, 1000)] == [10.0, 20.0, 40.0, 2560.0, 3600.0, 3600.0]
-
-
-def test_who_does_not_answer_is_left_alone_and_others_are_not() -> None:
-    rests = Rests()
-    with pytest.raises(Unanswered), rests.asking("a"):
-        raise Unanswered()
-    with pytest.raises(Resting) as found, rests.asking("a"):
-        pass
-    assert 9 < found.value.seconds <= 10
-    with rests.asking("b"):
-        pass
-    with pytest.raises(TransientError), rests.asking("b"):
-        raise TransientError("500")
-    with rests.asking("b"):
-        pass
 
 
 def test_the_body_is_json_of_ascii_whatever_names_there_are() -> None:

@@ -18,7 +18,7 @@ from workers.commands.jobs import LABEL, check_jobs, open_database
 from workers.display import printable, say
 from workers.options import DEBUG
 
-STATES = ("wanted", "due", "running", "done", "dead", "void")
+STATES = ("wanted", "due", "running", "later", "done", "dead", "void")
 
 
 @click.command()
@@ -57,7 +57,7 @@ def notices(
         say(f"{count} tried again")
         return
     if as_json:
-        shown = [replace(e, target=redacted(e.target)) for e in found]
+        shown = [replace(e, target=_shown(e)) for e in found]
         say(json.dumps([asdict(e) for e in shown], default=str))
         return
     for e in found:
@@ -94,10 +94,15 @@ def _again(tx: Connection, jobs: Sequence[int], *, notify: bool) -> int:
     return count
 
 
+def _shown(e: ErrandView) -> str:
+    """A queue's URL looks like a webhook's, but there is nothing secret in its path."""
+    return redacted(e.target) if e.kind != "sqs" else redacted(f"sqs:{e.target}").removeprefix("sqs:")
+
+
 def _line(e: ErrandView) -> str:
     tries = f" after {e.attempts} tr{'ies' if e.attempts != 1 else 'y'}" if e.attempts else ""
     at = e.next_run_at if e.next_run_at is None or e.next_run_at.tzinfo is None else e.next_run_at.astimezone(UTC)
     then = f", again at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""
     why = f": {printable(e.error)}" if e.error else ""
-    whither = f" {printable(redacted(e.place or e.target))}" if e.target else ""
+    whither = f" {printable(e.place or _shown(e))}" if e.target else ""
     return f"{e.id}: job {e.job}, {e.kind}{whither}: {e.state}{tries}{then}{why}"
