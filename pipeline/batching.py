@@ -7,7 +7,7 @@ size, so that a kill costs at most one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -29,11 +29,11 @@ class Waiting(Generic[T]):
 
 
 def next_batch(
-    waiting: Sequence[Waiting[T]], *, room: int, size: Callable[[float], int], calls: int, more_to_come: bool
+    waiting: Sequence[Waiting[T]], *, room: int, size: int, calls: int, more_to_come: bool
 ) -> list[Waiting[T]]:
     """The batch that should leave now, or none when it is better to wait for more.
 
-    `room`: chunks that may still begin; `size`: windows of a length that one call takes; `calls`: how many calls are
+    `room`: chunks that may still begin; `size`: windows that one call takes; `calls`: how many calls are
     free; `more_to_come`: whether waiting could fill a batch better. Old items and second attempts first, then the
     fullest group; what is left at the end is shared out evenly to the free calls.
     """
@@ -42,14 +42,13 @@ def next_batch(
         groups.setdefault((w.window, w.temperature), []).append(w)
 
     def most(group: Sequence[Waiting[T]]) -> int:
-        full = size(group[0].window)
-        return full if more_to_come else min(full, -(-len(group) // calls))
+        return size if more_to_come else min(size, -(-len(group) // calls))
 
     candidates = [c for g in groups.values() if (c := _fill(g, room, most(g)))]
     if not candidates:
         return []
-    best = max(candidates, key=lambda c: (_overdue(c), len(c) / size(c[0].window), -c[0].window))
-    if len(best) < size(best[0].window) and more_to_come and not _overdue(best):
+    best = max(candidates, key=lambda c: (_overdue(c), len(c), -c[0].window))
+    if len(best) < size and more_to_come and not _overdue(best):
         return []
     return best
 

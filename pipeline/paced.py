@@ -38,9 +38,6 @@ class PacedEngine:
         self._chunk_s = chunk_s
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if log is not None else None
 
-    def fits(self, window: float, size: int) -> int:
-        return size
-
     def features(self, samples: Samples, window: float) -> Floats:
         """A digest of the sound in place of its log-mel."""
         digest = hashlib.sha256(samples.tobytes()).digest()

@@ -174,7 +174,7 @@ class Transcriber:
             found = next_batch(
                 waiting,
                 room=self._batch_size - len(self._begun),
-                size=self._fits,
+                size=self._call_size,
                 calls=self._engine.parallel - len(self._decoding),
                 more_to_come=bool(self._computing or self._hand.loading),
             )
@@ -186,14 +186,10 @@ class Transcriber:
             for work in self._ready:
                 work.age += 1
             self._begun |= chosen
-            fill = len(batch) / self._fits(batch[0].request.window)
-            self._tally.add(batches=1, batch_fill=fill)
+            self._tally.add(batches=1, batch_fill=len(batch) / self._call_size)
             call = self._model.submit(self._decode, batch)
             self._decoding[call] = batch
             self._called[call] = time.monotonic()
-
-    def _fits(self, window: float) -> int:
-        return self._engine.fits(window, self._call_size)
 
     def _decode(self, batch: Sequence[Work]) -> list[Answer]:
         with self._tally.stage("decode"):

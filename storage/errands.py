@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, exists, not_, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, exists, not_, or_, select, update
 
 from chunking.errors import LeaseLost
 from storage import leases
@@ -111,12 +111,20 @@ def lock(tx: Connection, jobs: Sequence[int]) -> None:
     tx.execute(select(Job.id).where(Job.id.in_(jobs)).order_by(Job.id).with_for_update(key_share=True)).all()
 
 
+_ANY_WANTED = (
+    select(Errand.id).where(Errand.job_id.in_(bindparam("jobs", expanding=True)), Errand.state == "wanted").limit(1)
+)
+"""Built once: most jobs have no errands, and it is asked at each end and for each file."""
+
+
 def settle(tx: Connection, jobs: Sequence[int]) -> None:
     """These jobs may have ended, and with all their files delivered or given up: what waited for that is due.
 
     The caller has the jobs locked. Of two files that are delivered at once each would see the other still to come.
     """
     for part in _parts(jobs):
+        if tx.execute(_ANY_WANTED, {"jobs": part}).first() is None:
+            continue
         ready = select(Job.id).where(Job.id.in_(part), over())
         stays = and_(Errand.kind.in_(PUTTING_AWAY), Errand.job_id.not_in(clean(part)))
         waiting = update(Errand).where(Errand.job_id.in_(ready), Errand.state == "wanted")

@@ -126,6 +126,7 @@ class LocalRun:
         self._wanted: set[str] = set()
         """URLs of the files that this run is to write; those of earlier runs are none of its business."""
         self._undelivered: dict[int, str] = {}
+        self._ends: dict[int, FileEnd] = {}
         self._left: list[int] = []
         self._worked: frozenset[int] = frozenset()
         self._bytes = 0
@@ -187,7 +188,7 @@ class LocalRun:
     def summary(self) -> Summary:
         with self._db.reading() as tx:
             views = jobs.views(tx, list(self._jobs))
-            files = tuple(self._file_end(tx, job) for job in views)
+            files = tuple(self._ends.get(job.id) or self._file_end(tx, job) for job in views)
         t, wall = self._tally, self._last_end - self._began if self._worked else 0.0
         worked = sum(v.duration_s or 0.0 for v in views if v.id in self._worked)
         return Summary(
@@ -258,7 +259,9 @@ class LocalRun:
         self._left = [j for j in self._left if j not in ended]
         self._last_end = time.perf_counter()
         with self._db.reading() as tx:
-            return tuple(self._file_end(tx, v) for v in jobs.views(tx, sorted(ended)))
+            ends = {v.id: self._file_end(tx, v) for v in jobs.views(tx, sorted(ended))}
+        self._ends |= ends
+        return tuple(ends.values())
 
     def _deliver(self, wanted: WantedOutput) -> None:
         """A file that cannot be written is told with its recording; the transcript stands, the next run tries again."""

@@ -19,7 +19,7 @@ COMPUTE_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 MODEL = click.option("--model", help="A name (tiny.en, small, large-v3-turbo, …) or a directory in CTranslate2 form.  [default: tiny.en, or SPOTSCRIBE_MODEL]")  # fmt: skip # noqa: E501
 COMPUTE_TYPE = click.option("--compute-type", type=click.Choice(COMPUTE_TYPES), help="Precision of the model's arithmetic.  [default: int8, or SPOTSCRIBE_COMPUTE_TYPE]")  # fmt: skip # noqa: E501
 BEAM_SIZE = click.option("--beam-size", type=click.IntRange(1, 20), default=1, show_default=True, help="1: greedy.")
-BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chunks that are decoded together.  [default: 64 on a GPU, 8 a core on CPU]")  # fmt: skip # noqa: E501
+BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chunks that are decoded together.  [default: 64 on a GPU, 16 a core on CPU]")  # fmt: skip # noqa: E501
 DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="What the model runs on.  [default: auto, or SPOTSCRIBE_DEVICE]")  # fmt: skip # noqa: E501
 FORMATS = click.option("--formats", default="txt,json", show_default=True, help=f"Any of {', '.join(Format)}.")
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")

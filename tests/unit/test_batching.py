@@ -21,7 +21,7 @@ items = st.lists(
 
 @given(items, st.integers(0, 64), st.integers(1, 64), st.booleans())
 def test_a_batch_is_of_one_kind_and_fits(waiting: list[Waiting[int]], room: int, size: int, more: bool) -> None:
-    batch = next_batch(waiting, room=room, size=lambda _: size, calls=1, more_to_come=more)
+    batch = next_batch(waiting, room=room, size=size, calls=1, more_to_come=more)
     assert len(batch) <= size
     assert len({(w.window, w.temperature) for w in batch}) <= 1
     assert sum(not w.again for w in batch) <= room
@@ -32,14 +32,14 @@ def test_a_batch_is_of_one_kind_and_fits(waiting: list[Waiting[int]], room: int,
 @given(items, st.integers(1, 64), st.integers(1, 64))
 def test_without_more_to_come_something_always_leaves(waiting: list[Waiting[int]], room: int, size: int) -> None:
     if waiting:
-        assert next_batch(waiting, room=room, size=lambda _: size, calls=1, more_to_come=False)
+        assert next_batch(waiting, room=room, size=size, calls=1, more_to_come=False)
 
 
 @given(items, st.integers(1, 64))
 def test_all_leave_in_the_end_and_patience_has_an_end(waiting: list[Waiting[int]], size: int) -> None:
     left, rounds = list(waiting), 0
     while left:
-        batch = next_batch(left, room=size, size=lambda _: size, calls=1, more_to_come=False)
+        batch = next_batch(left, room=size, size=size, calls=1, more_to_come=False)
         gone = {id(w) for w in batch}
         left = [
             Waiting(w.item, w.window, w.temperature, w.expected_tokens, w.again, w.age + 1)
@@ -53,22 +53,22 @@ def test_all_leave_in_the_end_and_patience_has_an_end(waiting: list[Waiting[int]
 def test_a_partial_batch_waits_for_more_but_not_for_ever() -> None:
     young = [Waiting("a", 10.0, 0.0, 5.0)]
     old = [Waiting("a", 10.0, 0.0, 5.0, age=PATIENCE)]
-    assert next_batch(young, room=8, size=lambda _: 8, calls=1, more_to_come=True) == []
-    assert next_batch(old, room=8, size=lambda _: 8, calls=1, more_to_come=True) == old
+    assert next_batch(young, room=8, size=8, calls=1, more_to_come=True) == []
+    assert next_batch(old, room=8, size=8, calls=1, more_to_come=True) == old
 
 
 def test_like_lengths_sit_together() -> None:
     waiting = [Waiting(i, 10.0, 0.0, float(t)) for i, t in enumerate([5, 90, 6, 92, 7, 91])]
-    batch = next_batch(waiting, room=3, size=lambda _: 3, calls=1, more_to_come=False)
+    batch = next_batch(waiting, room=3, size=3, calls=1, more_to_come=False)
     assert sorted(w.expected_tokens for w in batch) in ([5, 6, 7], [90, 91, 92])
 
 
 def test_second_attempts_go_even_without_room() -> None:
     waiting = [Waiting("again", 30.0, 0.0, 5.0, again=True), Waiting("new", 30.0, 0.0, 5.0)]
-    assert [w.item for w in next_batch(waiting, room=0, size=lambda _: 8, calls=1, more_to_come=False)] == ["again"]
+    assert [w.item for w in next_batch(waiting, room=0, size=8, calls=1, more_to_come=False)] == ["again"]
 
 
 def test_the_last_chunks_are_shared_out_to_the_free_calls() -> None:
     waiting = [Waiting(i, 10.0, 0.0, float(i)) for i in range(10)]
-    assert len(next_batch(waiting, room=16, size=lambda _: 8, calls=2, more_to_come=False)) == 5
-    assert len(next_batch(waiting, room=16, size=lambda _: 8, calls=2, more_to_come=True)) == 8
+    assert len(next_batch(waiting, room=16, size=8, calls=2, more_to_come=False)) == 5
+    assert len(next_batch(waiting, room=16, size=8, calls=2, more_to_come=True)) == 8
