@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench-queue bench-ingest bench-gpu test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -29,6 +29,9 @@ drop: setup ## Show a drop folder on this machine: recordings appear in a bucket
 
 chaos: setup ## Kill workers at random for two minutes and check that nothing is lost; make chaos ARGS="--seconds 600"
 	@.venv/bin/python -m infra.tryout chaos $(ARGS)
+
+bench: setup ## Measure Spotscribe beside its peers and its own engine; ARGS="--manifest FILE.jsonl", with paths, texts, languages
+	@.venv/bin/python -m tests.benchmarks.bench $(ARGS)
 
 bench-queue: setup ## Measure the queue: submitting, claims, checkpoints, a worker against run, takeover; ARGS="--only claims"
 	@.venv/bin/python -m tests.benchmarks.bench_queue $(ARGS)
@@ -61,7 +64,7 @@ lock: $(if $(filter .venv/bin/uv,$(UV)),setup) ## Write the requirements files a
 	@! grep -nE '^(torch|librosa|numba)|://' requirements*.txt
 
 clean: ## Delete .venv and every cache; transcripts stay
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@rm -rf .venv .venv-bench-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Leaves a .venv alone that has pip and a new enough Python.
