@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection
 
 from chunking.errors import DatabaseAway
 from pipeline import layout
 from pipeline.errands import errands_of
-from pipeline.sidecars import candidates
+from pipeline.sidecars import candidates, from_json
 from storage import arrivals, errands, sources, submission
 from storage.arrivals import Held
 from storage.database import Database
@@ -112,15 +113,16 @@ def _affordable(tx: Connection, source: Source, held: Sequence[Held]) -> list[He
 
 def _terms(source: Source, held: Held) -> _Terms:
     """The source's settings, and over them what a sidecar says."""
-    s, said = source.settings, held.sidecar or {}
-    label = said.get("label") or layout.label(s.label, source.url, source.name, held.media.url, held.modified_s)
+    s, said = source.settings, from_json(held.sidecar or {})
+    label = said.label or layout.label(s.label, source.url, source.name, held.media.url, held.modified_s)
     request = Request(
         label=label or None,
-        priority=said["priority"] if said.get("priority") is not None else s.priority,
-        metadata=said.get("metadata") or None,
+        priority=said.priority if said.priority is not None else s.priority,
+        metadata=said.metadata or None,
         current=not held.overtaken,
     )
-    return _Terms(replace(s.job, **(said.get("options") or {})), request, tuple(said.get("formats") or s.formats))
+    options: dict[str, Any] = dict(said.options)
+    return _Terms(replace(s.job, **options), request, said.formats or s.formats)
 
 
 def _alike(held: Sequence[Held], terms: Mapping[int, _Terms]) -> Iterable[list[Held]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
 from pipeline.sidecars import candidates, without_suffix
 from storage.jobs import Listed
+from storage.urls import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,6 @@ def companions_prefix(url: str) -> str:
     """What the URLs of an object's companions begin with, and its own: all but its suffix."""
     stem = without_suffix(url)
     return url if stem == url else stem + "."
-
-
-def quoted(part: str) -> str:
-    """A part of a key as it is in a URL (storage/urls.py)."""
-    return quote(part, safe="/-_.~", errors="surrogateescape")
 
 
 def _found(alike: _Alike, done_marker: str | None) -> Iterator[Found]:

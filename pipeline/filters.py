@@ -10,11 +10,12 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 from chunking.errors import UsageError
-from pipeline.companions import Found, quoted
+from pipeline.companions import Found
 from pipeline.exports import Format
 from pipeline.ingestion import MEDIA_SUFFIXES
 from storage.putaway import after_of
 from storage.sources import SourceSettings
+from storage.urls import quoted
 
 TEXTS = frozenset(f".{f}" for f in Format)
 """What we write ourselves, and sidecars: no recording has such a name, whatever is included."""

@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from chunking.errors import Code, Rejected, UsageError
-from storage.jobs import Listed, MediaObject
+from storage.folders import Place
+from storage.jobs import MediaObject
 from storage.objects import path_of
 from storage.urls import bucket_and_key, file_version
 
@@ -72,15 +72,7 @@ class Named:
     """Of its transcripts, below the place for outputs and without suffix."""
 
 
-class Bucket(Protocol):
-    """What is asked of S3 here (storage/s3.py); made only when an s3:// address comes."""
-
-    def head(self, url: str) -> Listed: ...
-
-    def listing(self, url: str) -> Iterator[Listed]: ...
-
-
-def find_everywhere(names: Iterable[str], s3: Callable[[], Bucket]) -> tuple[list[Named], int]:
+def find_everywhere(names: Iterable[str], s3: Callable[[], Place]) -> tuple[list[Named], int]:
     """Recordings in S3 and on this machine, each once, and how many others were passed over. Raises UsageError.
 
     `s3://bucket/key` is one object; with `/` at its end, or a bucket alone, everything below it.
@@ -109,7 +101,7 @@ def find_everywhere(names: Iterable[str], s3: Callable[[], Bucket]) -> tuple[lis
     return list(found.values()), skipped
 
 
-def _in_bucket(url: str, s3: Bucket) -> tuple[list[Named], int]:
+def _in_bucket(url: str, s3: Place) -> tuple[list[Named], int]:
     _, key = bucket_and_key(url)
     if key and not key.endswith("/"):
         try:

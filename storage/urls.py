@@ -41,4 +41,9 @@ def bucket_of(url: str) -> str | None:
 
 def join_url(prefix: str, path: str) -> str:
     """A place below a prefix, for an output; `path` is a relative path of any characters."""
-    return f"{prefix.rstrip('/')}/{quote(os.fsencode(path), safe='/-_.~')}"
+    return f"{prefix.rstrip('/')}/{quoted(path)}"
+
+
+def quoted(part: str) -> str:
+    """A part of a path or key as it is in a URL."""
+    return quote(os.fsencode(part), safe="/-_.~")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chunking.errors import UsageError
+from chunking.errors import Code, Rejected, UsageError
 from pipeline.ingestion import find_recordings, target_paths
+from storage.readers import LocalReader
+from storage.urls import bucket_and_key, file_version
 
 
 def make(folder: Path, *names: str, content: bytes = b"RIFF....WAVEfmt ") -> None:
@@ -79,3 +81,20 @@ def test_names_that_the_file_system_bears_but_not_with_more_letters(tmp_path: Pa
     (found,) = find_recordings([str(tmp_path)]).found
     assert all(len(os.fsencode(p.name)) < 255 for p in target_paths(found.path, found.target, ".json"))
     assert list(target_paths(found.path, found.target, ".json"))
+
+
+@pytest.mark.parametrize("url", ["s3://b/calls/#archive/", "s3://b/a?b.wav"])
+def test_no_part_of_an_s3_address_is_left_out_without_a_word(url: str) -> None:
+    with pytest.raises(UsageError, match="%23"):
+        bucket_and_key(url)
+
+
+def test_a_file_that_was_changed_since_is_another_recording(tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+    file.write_bytes(b"one")
+    version = file_version(file)
+    assert LocalReader().fetch(file.as_uri(), version, tmp_path).path == file
+    file.write_bytes(b"another")
+    with pytest.raises(Rejected) as caught:
+        LocalReader().fetch(file.as_uri(), version, tmp_path)
+    assert caught.value.code is Code.GONE

@@ -100,7 +100,7 @@ def source_url(named: str) -> str:
     return folder.as_uri() + "/"
 
 
-def open_database() -> tuple[Wiring, Database]:
+def open_fleet() -> tuple[Wiring, Database]:
     """A fleet's, migrated. Raises UsageError."""
     wiring = Wiring(read_settings())
     if wiring.database.is_sqlite:
@@ -124,7 +124,7 @@ def sources() -> None:
 @DEBUG
 def add(name: str, url: str, debug: bool, **asked: Any) -> None:
     """Keep a source, or change the one of this name to what is said here. What has been taken stays taken."""
-    wiring, database = open_database()
+    wiring, database = open_fleet()
     if not name.strip() or name != name.strip() or "/" in name:
         raise UsageError(f"{name!r} is no name for a source: letters, digits and hyphens, such as calls-emea")
     at = source_url(url)
@@ -145,7 +145,7 @@ def add(name: str, url: str, debug: bool, **asked: Any) -> None:
 @DEBUG
 def list_(as_json: bool, debug: bool) -> None:
     """The sources, what has been taken from them, and what is wrong with them."""
-    _, database = open_database()
+    _, database = open_fleet()
     with database.reading() as tx:
         found, counts = stored.everything(tx, ("active", "paused", "ad_hoc")), arrivals.counts(tx)
     if as_json:
@@ -183,7 +183,7 @@ def remove(name: str, debug: bool) -> None:
 
 
 def _set(name: str, state: str, what: str) -> None:
-    _, database = open_database()
+    _, database = open_fleet()
     with database.transaction() as tx:
         if not stored.set_state(tx, name, state):
             raise UsageError(f"there is no source {name}")
