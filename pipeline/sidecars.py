@@ -193,7 +193,7 @@ def _formats(value: Any) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _language(value: Any, model: str) -> str:
-    from pipeline.engine import LANGUAGES  # it takes a second, and few sidecars name a language
+    from pipeline.whisper import LANGUAGES  # it takes a second, and few sidecars name a language
 
     code = _text(value).strip().lower()
     if code not in LANGUAGES:

@@ -25,7 +25,8 @@ from sqlalchemy.engine import make_url
 
 from chunking.errors import DatabaseAway, UsageError
 from chunking.timeline import Transcript
-from pipeline.engine import Engine, engine_options
+from pipeline.devices import engine_options
+from pipeline.engine import Engine
 from pipeline.finish import sweep
 from pipeline.ingestion import Found
 from pipeline.settings import PREFIX, Settings

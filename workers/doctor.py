@@ -21,7 +21,7 @@ from pathlib import Path
 from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
-from pipeline.engine import compute_types, cuda_devices, engine_options
+from pipeline.devices import compute_types, cuda_devices, engine_options
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
 from workers.doctor_sources import check_sources

@@ -93,7 +93,7 @@ def out_url(out: str) -> str:
 def _language(asked: str | None, *, english_only: bool) -> str | None:
     if asked is None:
         return "en" if english_only else None
-    from pipeline.engine import LANGUAGES
+    from pipeline.whisper import LANGUAGES
 
     code = asked.strip().lower()
     if code not in LANGUAGES:

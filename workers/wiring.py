@@ -23,7 +23,8 @@ from storage.readers import Readers
 if TYPE_CHECKING:
     from celery import Celery
 
-    from pipeline.engine import Engine, EngineOptions
+    from pipeline.devices import EngineOptions
+    from pipeline.engine import Engine
     from storage.putaway import Shelves
     from storage.queues import Inbox, Outbox
 
@@ -142,8 +143,8 @@ def model_directory(settings: Settings, model: str) -> Path | None:
 
 def load_engine(settings: Settings, directory: Path | None, options: EngineOptions) -> Engine:
     """The model, loaded. Raises UsageError where it does not fit the device."""
-    from pipeline.engine import WhisperEngine
     from pipeline.paced import PacedEngine
+    from pipeline.whisper import WhisperEngine
 
     return PacedEngine(log=settings.home / "decoded") if directory is None else WhisperEngine(directory, options)
 

@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pipeline.engine import Answer, Ask, WhisperEngine
+from pipeline.engine import Answer, Ask
+from pipeline.whisper import WhisperEngine
 from workers.cli import main
 
 

@@ -14,12 +14,13 @@ from chunking.audio import write_flac
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import FRAME_S
 from chunking.timeline import Plan, Span
-from pipeline.engine import EngineOptions, WhisperEngine
+from pipeline.devices import EngineOptions
 from pipeline.finish import Finisher
 from pipeline.inhand import ClaimOptions
 from pipeline.models import find_model
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
+from pipeline.whisper import WhisperEngine
 from storage import checkpoints, jobs, leases, plans, submission
 from storage.database import Database
 from storage.jobs import JobOptions, MediaObject

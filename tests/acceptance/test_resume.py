@@ -91,7 +91,7 @@ def test_killed_at_named_moments(home: Path, tmp_path: Path, fox: Path, moment: 
     """The process kills itself right there; the next run ends as if nothing had been."""
     hook = {
         "preparing": "chunking.audio:write_flac",
-        "between plan and first batch": "pipeline.engine:WhisperEngine.decode",
+        "between plan and first batch": "pipeline.whisper:WhisperEngine.decode",
         "before files are written": "pipeline.finish:Finisher.deliver",
     }[moment]
     module, name = hook.split(":")

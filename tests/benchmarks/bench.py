@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from chunking.errors import UsageError
-from pipeline.engine import cuda_devices
+from pipeline.devices import cuda_devices
 from pipeline.models import find_model
 from pipeline.settings import Settings
 from tests.benchmarks.bench_peers import (

@@ -25,9 +25,11 @@ from chunking.errors import PermanentError
 from chunking.planner import Track, plan
 from chunking.speech import SpeechDetector
 from chunking.timeline import Chunk
-from pipeline.engine import Answer, Ask, Floats, WhisperEngine, default_batch_size, engine_options
+from pipeline.devices import default_batch_size, engine_options
+from pipeline.engine import Answer, Ask, Floats
 from pipeline.reading import Reading
 from pipeline.settings import Settings
+from pipeline.whisper import WhisperEngine
 from workers.bootstrap import tame_allocator
 
 

@@ -10,9 +10,11 @@ import pytest
 from ctranslate2 import StorageView
 from ctranslate2.models import Whisper
 
-from pipeline.engine import LANGUAGES as KNOWN
-from pipeline.engine import Ask, EngineOptions, WhisperEngine
+from pipeline.devices import EngineOptions
+from pipeline.engine import Ask
 from pipeline.models import is_english_only, verified
+from pipeline.whisper import LANGUAGES as KNOWN
+from pipeline.whisper import WhisperEngine
 from tests.benchmarks import gpu, gpu_parts, shaped
 from tests.benchmarks.gpu_machine import Memory
 from tests.benchmarks.gpu_parts import Cell, Loaded, Setup, Terms, Wanted, forced_tokens, measure

