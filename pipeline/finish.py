@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +27,9 @@ from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
 from storage.objects import ObjectStore
 from storage.outputs import WantedOutput
+
+PORTION, PORTION_S = 200, 3600.0
+"""Files, and seconds of recordings, whose transcripts are in memory at once where many files are written."""
 
 
 class Finisher:
@@ -69,18 +73,32 @@ class Finisher:
             "language_probability": transcript.language_probability,
         }
 
-    def deliver(self, wanted: WantedOutput) -> None:
-        """Write one file of an ended job's transcript, whole or not at all, and note that it is there."""
-        content = self._written(wanted)
-        with self._db.transaction() as tx:
-            outputs.written(tx, wanted, len(content), hashlib.sha256(content).hexdigest())
+    def deliver(self, wanted: Sequence[WantedOutput]) -> dict[WantedOutput, OSError]:
+        """Write files of ended jobs' transcripts, each whole or not at all, and note that they are there.
+
+        The answer is what could not be written, and why.
+        """
+        failed: dict[WantedOutput, OSError] = {}
+        for part in self._portions(wanted):
+            contents = self._rendered(part)
+            done = []
+            for output, content in contents.items():
+                try:
+                    self._write(output, content)
+                    done.append((output, len(content), hashlib.sha256(content).hexdigest()))
+                except OSError as e:
+                    failed[output] = e
+            with self._db.transaction() as tx:
+                outputs.written(tx, done)
+        return failed
 
     def deliver_leased(self, lease: Lease) -> None:
         """The same for a leased file. What may pass is tried again later, what may not is noted with the file."""
         with self._db.reading() as tx:
             wanted = outputs.of_lease(tx, lease)
         try:
-            content = self._written(wanted)
+            content = self._rendered([wanted])[wanted]
+            self._write(wanted, content)
         except (UsageError, TransientError, OSError) as e:
             with self._db.transaction() as tx:
                 outputs.put_off(tx, lease, str(e))
@@ -93,25 +111,46 @@ class Finisher:
         with self._db.transaction() as tx:
             outputs.delivered(tx, lease, len(content), digest)
 
-    def _written(self, wanted: WantedOutput) -> bytes:
-        """Write the file; the answer is its content."""
-        content = self.render(wanted.job, Format(wanted.format))
-        self._destinations.write(wanted.url, content, CONTENT_TYPES[Format(wanted.format)])
-        return content
-
     def render(self, of: int, kind: Format) -> bytes:
         """An ended job's transcript as a file's content. Raises PermanentError where there is none."""
+        wanted = WantedOutput(of, kind, "")
+        return self._rendered([wanted])[wanted]
+
+    def _write(self, output: WantedOutput, content: bytes) -> None:
+        self._destinations.write(output.url, content, CONTENT_TYPES[Format(output.format)])
+
+    def _portions(self, wanted: Sequence[WantedOutput]) -> Iterator[list[WantedOutput]]:
+        """So few at once that their transcripts are no burden to memory, in one go for the database."""
         with self._db.reading() as tx:
-            job = jobs.view(tx, of)
+            seconds = {j.id: j.duration_s or 0.0 for j in jobs.views(tx, sorted({o.job for o in wanted}))}
+        part: list[WantedOutput] = []
+        for output in wanted:
+            if part and (sum(seconds[o.job] for o in part) > PORTION_S or len(part) == PORTION):
+                yield part
+                part = []
+            part.append(output)
+        if part:
+            yield part
+
+    def _rendered(self, wanted: Sequence[WantedOutput]) -> dict[WantedOutput, bytes]:
+        """The content of these files. Raises PermanentError where a job has no transcript."""
+        with self._db.reading() as tx:
+            views = {j.id: j for j in jobs.views(tx, sorted({o.job for o in wanted}))}
+            ids = sorted({j.transcript_id for j in views.values() if j.transcript_id is not None})
+            transcripts, rows = checkpoints.read_transcripts(tx, ids), jobs.transcript_rows(tx, ids)
+        contents = {}
+        for output in wanted:
+            job = views[output.job]
             if job.transcript_id is None:
                 raise PermanentError("there is no transcript")
-            transcript = checkpoints.read_transcript(tx, job.transcript_id)
-            row = jobs.transcript_row(tx, job.transcript_id)
-        about = About(
-            source_url=job.url, sha256=row.sha256, model=row.model, compute_type=row.compute_type, task=row.task,
-            state=job.state, code=job.code or "", job_id=str(job.id), created_at=_utc(row.created_at),
-        )  # fmt: skip
-        return render(transcript, about, kind).encode("utf-8", "replace")
+            row = rows[job.transcript_id]
+            about = About(
+                source_url=job.url, sha256=row.sha256, model=row.model, compute_type=row.compute_type, task=row.task,
+                state=job.state, code=job.code or "", job_id=str(job.id), created_at=_utc(row.created_at),
+            )  # fmt: skip
+            text = render(transcripts[job.transcript_id], about, Format(output.format))
+            contents[output] = text.encode("utf-8", "replace")
+        return contents
 
 
 def sweep(database: Database, store: ObjectStore) -> int:

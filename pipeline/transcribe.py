@@ -37,6 +37,9 @@ from storage.objects import ObjectStore
 
 BATCHES_AHEAD = 2
 """Batches whose features are ready or on their way. The model never waits, and memory stays small."""
+PATIENCE_S = 1.0
+"""How long a batch that is not full waits for recordings that are being prepared: a batch of 3 takes a model nearly as
+long as one of 16, and on CPU the preparing has its cores meanwhile."""
 IDLE_S = 0.5
 """With nothing in hand: how long to wait for a nudge before looking whether it is time to look."""
 AWAY_S = 1.0
@@ -56,9 +59,12 @@ class Transcriber:
         batch_size: int,
         tally: Tally,
         company: Company | None = None,
+        coming: Callable[[], bool] = lambda: False,
         stall_s: float = 600.0,
     ) -> None:
-        """`stall_s`: a call of the model that takes longer is taken to hang, and no lease is renewed any more."""
+        """`coming`: whether more will be ready soon, so that a batch had better wait for it.
+
+        `stall_s`: a call of the model that takes longer is taken to hang, and no lease is renewed any more."""
         self.transcribed: Callable[[int], None] = lambda job: None
         """Called with a job whose last shard is done: there is something to finish."""
         self._batch_size = max(batch_size, engine.parallel)
@@ -67,7 +73,9 @@ class Transcriber:
         self._hand = InHand(database, loader, claims, company or Company(), self._batch_size)
         self.nudge = self._hand.nudge
         self._db, self._engine, self._claims, self._tally = database, engine, claims, tally
-        self._stall_s = stall_s
+        self._stall_s, self._coming = stall_s, coming
+        self._held_back: float | None = None
+        """Since when a batch waits for what is coming."""
         self._fresh: list[Work] = []
         self._ready: list[Work] = []
         self._begun: set[Work] = set()
@@ -176,11 +184,12 @@ class Transcriber:
                 room=self._batch_size - len(self._begun),
                 size=self._call_size,
                 calls=self._engine.parallel - len(self._decoding),
-                more_to_come=bool(self._computing or self._hand.loading),
+                more_to_come=self._more_to_come(),
             )
             batch = [w.item for w in found]
             if not batch:
                 return
+            self._held_back = None
             chosen = set(batch)
             self._ready = [w for w in self._ready if w not in chosen]
             for work in self._ready:
@@ -190,6 +199,14 @@ class Transcriber:
             call = self._model.submit(self._decode, batch)
             self._decoding[call] = batch
             self._called[call] = time.monotonic()
+
+    def _more_to_come(self) -> bool:
+        if self._computing or self._hand.loading:
+            return True
+        if not self._ready or not self._coming():
+            return False
+        self._held_back = self._held_back or time.monotonic()
+        return time.monotonic() - self._held_back < PATIENCE_S
 
     def _decode(self, batch: Sequence[Work]) -> list[Answer]:
         with self._tally.stage("decode"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from chunking.stitcher import split_words
 from chunking.timeline import (
@@ -110,21 +110,36 @@ def write_transcript(tx: Connection, transcript: Transcript, made: Made) -> int:
 
 def read_transcript(tx: Connection, transcript: int) -> Transcript:
     """The transcript again, from its rows."""
-    row = tx.execute(select(TranscriptRow).where(TranscriptRow.id == transcript)).one()
-    segments = tx.execute(
-        select(SegmentRow).where(SegmentRow.transcript_id == transcript).order_by(SegmentRow.position)
-    )
-    coverage = tx.execute(
-        select(CoverageRow).where(CoverageRow.transcript_id == transcript).order_by(CoverageRow.position)
-    )
-    return Transcript(
-        duration=row.duration_s,
-        channels=row.channels,
-        language=row.language,
-        language_probability=row.language_probability,
-        segments=tuple(_segment(s) for s in segments),
-        coverage=tuple(CoverageSpan(Span(c.start_s, c.end_s), Coverage(c.kind), c.reason, c.channel) for c in coverage),
-    )
+    return read_transcripts(tx, [transcript])[transcript]
+
+
+def read_transcripts(tx: Connection, transcripts: Sequence[int]) -> dict[int, Transcript]:
+    """These transcripts again, up to some hundred, by their ids."""
+    which = {"transcripts": list(transcripts)}
+    segments: dict[int, list[Segment]] = {}
+    for s in tx.execute(_SEGMENTS, which):
+        segments.setdefault(s.transcript_id, []).append(_segment(s))
+    coverage: dict[int, list[CoverageSpan]] = {}
+    for c in tx.execute(_COVERAGE, which):
+        stretch = CoverageSpan(Span(c.start_s, c.end_s), Coverage(c.kind), c.reason, c.channel)
+        coverage.setdefault(c.transcript_id, []).append(stretch)
+    return {
+        row.id: Transcript(
+            duration=row.duration_s,
+            channels=row.channels,
+            language=row.language,
+            language_probability=row.language_probability,
+            segments=tuple(segments.get(row.id, ())),
+            coverage=tuple(coverage.get(row.id, ())),
+        )
+        for row in tx.execute(_TRANSCRIPTS, which)
+    }
+
+
+_IDS: Any = bindparam("transcripts", expanding=True)
+_TRANSCRIPTS = select(TranscriptRow).where(TranscriptRow.id.in_(_IDS))
+_SEGMENTS = select(SegmentRow).where(SegmentRow.transcript_id.in_(_IDS)).order_by(SegmentRow.position)
+_COVERAGE = select(CoverageRow).where(CoverageRow.transcript_id.in_(_IDS)).order_by(CoverageRow.position)
 
 
 def clean(text: str) -> str:

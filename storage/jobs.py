@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, case, select, update
+from sqlalchemy import Connection, bindparam, case, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import aliased
 
@@ -125,7 +126,7 @@ def views(tx: Connection, jobs: Sequence[int]) -> list[JobView]:
     """Those jobs, in the order asked for."""
     found: dict[int, JobView] = {}
     for first in range(0, len(jobs), 500):
-        for r in tx.execute(_view_query().where(Job.id.in_(jobs[first : first + 500]))):
+        for r in tx.execute(_view_query(), {"jobs": jobs[first : first + 500]}):
             found[r.id] = JobView(
                 **{
                     **r._mapping,
@@ -236,20 +237,28 @@ def assign(tx: Connection, jobs: Sequence[int], worker: str | None) -> None:
 _SHARED = ("code", "error", "language", "language_probability", "duration_s", "channels", "transcript_id")
 
 
+@cache
 def _view_query() -> Any:
+    """Kept: to build it takes longer than to run it."""
     j = Job
     return select(
         j.id, Recording.url, Recording.version, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error,
         j.options, j.language, j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
         j.priority, j.meta.label("meta"), j.created_at, j.finished_at,
         Recording.superseded_by.is_not(None).label("superseded"),
-    ).join(Recording, Recording.id == j.recording_id)  # fmt: skip
+    ).join(Recording, Recording.id == j.recording_id).where(j.id.in_(bindparam("jobs", expanding=True)))  # fmt: skip
 
 
 def _recording(job: int) -> Any:
     return select(Job.recording_id).where(Job.id == job).scalar_subquery()
 
 
-def transcript_row(tx: Connection, transcript: int) -> Any:
-    """The transcript's own row."""
-    return tx.execute(select(TranscriptRow).where(TranscriptRow.id == transcript)).one()
+def transcript_rows(tx: Connection, transcripts: Sequence[int]) -> dict[int, Any]:
+    """The transcripts' own rows, by their ids."""
+    found: dict[int, Any] = {}
+    for first in range(0, len(transcripts), 500):
+        found.update({r.id: r for r in tx.execute(_TRANSCRIPTS, {"transcripts": transcripts[first : first + 500]})})
+    return found
+
+
+_TRANSCRIPTS = select(TranscriptRow).where(TranscriptRow.id.in_(bindparam("transcripts", expanding=True)))

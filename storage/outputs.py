@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from storage import errands, leases
 from storage.database import now_plus, upsert
@@ -105,12 +105,14 @@ def due(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:
     return [o for o in _of(tx, jobs, "due") if not o.written]
 
 
-def written(tx: Connection, output: WantedOutput, size: int, sha256: str) -> None:
-    """The file is there. Says nothing where the job has been started again meanwhile."""
-    errands.lock(tx, [output.job])
-    mine = update(Output).where(Output.url == output.url, Output.job_id == output.job, Output.state == "due")
-    tx.execute(mine.values(**_written(size, sha256), worker=None))
-    errands.settle(tx, [output.job])
+def written(tx: Connection, files: Sequence[tuple[WantedOutput, int, str]]) -> None:
+    """These files are there, with their sizes in bytes and their SHA-256. A job that began again is left alone."""
+    mine = sorted({output.job for output, _, _ in files})
+    errands.lock(tx, mine)
+    rows = [{"_url": o.url, "_job": o.job, "size_bytes": size, "sha256": sha256} for o, size, sha256 in files]
+    if rows:
+        tx.execute(_NOTE, rows)
+    errands.settle(tx, mine)
 
 
 def delivered(tx: Connection, lease: Lease, size: int, sha256: str) -> None:
@@ -150,8 +152,15 @@ def _end(tx: Connection, lease: Lease, **values: Any) -> None:
     errands.settle(tx, [owner])
 
 
-def _written(size: int, sha256: str) -> dict[str, Any]:
+def _written(size: Any, sha256: Any) -> dict[str, Any]:
     return {"state": "written", "size_bytes": size, "sha256": sha256, "written_at": now_plus(), "error": None}
+
+
+_NOTE = (
+    update(Output)
+    .where(Output.url == bindparam("_url"), Output.job_id == bindparam("_job"), Output.state == "due")
+    .values(**_written(bindparam("size_bytes"), bindparam("sha256")), worker=None)
+)
 
 
 def of_jobs(tx: Connection, jobs: Sequence[int]) -> list[WantedOutput]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ from types import FrameType
 M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1
 """glibc's malloc.h."""
 TRIM_S = 1.0
+COLLECT_AFTER = 10_000
+"""New objects that may come together before the collector looks for rings among them; Python's default is 700."""
 
 
 def tame_allocator() -> None:
@@ -35,6 +38,20 @@ def tame_allocator() -> None:
             library.malloc_trim(0)
 
     threading.Thread(target=trim, name="trim", daemon=True).start()
+
+
+def tame_libraries() -> None:
+    """Before numpy is imported: its BLAS must start no threads of its own.
+
+    Log-mel's matrices are small, and OpenBLAS's threads then spin for longer than they work: 4 % of a run's time.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def tame_collector() -> None:
+    """Once all is imported and loaded: what is there stays, so Python's garbage collector need not look at it."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
 
 
 def end_at_once() -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from chunking.errors import SpotscribeError, UsageError
-from workers.bootstrap import end_at_once, tame_allocator
+from workers.bootstrap import end_at_once, tame_allocator, tame_libraries
 
 COMMANDS = {
     "run": ("run", "Transcribe files and folders on this machine."),
@@ -77,6 +77,7 @@ def _leave(code: int) -> NoReturn:
 def main() -> None:
     """The console script: errors as one line, never a traceback unless --debug."""
     tame_allocator()
+    tame_libraries()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     end_at_once()

@@ -41,6 +41,7 @@ from storage import fleet, jobs, leases
 from storage.fleet import Worker
 from storage.jobs import JobOptions
 from storage.leases import Step
+from workers.bootstrap import tame_collector
 from workers.celery_app import CPU, HOLD_S, gpu, queue
 from workers.nudges import Nudges
 from workers.presence import Presence
@@ -128,6 +129,7 @@ class FleetWorker:
         notices.start()
         worker_shutting_down.connect(self._shutting_down, weak=False)
         try:
+            tame_collector()
             self._say(f"at work: {', '.join(self._options.roles)}, {self._me.engine or 'no model'}")
             self._celery_worker().start()
         finally:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -31,6 +32,7 @@ from storage.leases import Step
 from storage.objects import LocalStore, path_of
 from storage.outputs import WantedOutput
 from storage.quarantine import quarantine
+from workers.bootstrap import tame_collector
 from workers.presence import Presence
 from workers.steps import Steps
 
@@ -38,8 +40,9 @@ CPU_THREADS = 2
 """One waits for the decoder child while the other runs the VAD."""
 PREPARED_AHEAD_S = 1800.0
 """Prepared audio that may wait for the model: plenty for full batches, 60 MB of work folder."""
-TICK_S = 0.1
-SLOW_TICK_S = 1.0
+TICK_S = 0.05
+LOOK_S, PATIENT_LOOK_S = 0.5, 1.0
+"""How often a run looks for jobs that have ended, when its own steps say so, and for those that others end."""
 TAKE_OVER_S = 5.0
 """How often a run looks for workers that died."""
 GRACE_S, LEAVE_S = 1.5, 1.8
@@ -129,7 +132,10 @@ class LocalRun:
         self._ends: dict[int, FileEnd] = {}
         self._left: list[int] = []
         self._worked: frozenset[int] = frozenset()
+        self._unprepared: set[int] = set()
         self._bytes = 0
+        self._said = 0
+        """Steps that have ended since the last look, roughly: threads count without a lock."""
         self._began = self._last_end = 0.0
 
     def submit(self, found: Sequence[Found]) -> tuple[FileEnd, ...]:
@@ -149,6 +155,8 @@ class LocalRun:
         with self._db.reading() as tx:
             self._tally.add(chunks_reused=checkpoints.count(tx, self._left))
             for view in jobs.views(tx, self._left):
+                if view.state in {"queued", "preparing"}:
+                    self._unprepared.add(view.id)
                 self._bytes += view.size_bytes
                 if (known := view.duration_s) is not None:
                     self._tally.add(prepared_s=known, planned_s=known, prepared_bytes=view.size_bytes)
@@ -169,13 +177,14 @@ class LocalRun:
         company, claims = Company(), ClaimOptions(name, self._options.job.engine)
         transcriber = Transcriber(
             self._db, self._store, engine, claims, batch_size=self._options.batch_size, tally=self._tally,
-            company=company,
+            company=company, coming=lambda: bool(self._unprepared),
         )  # fmt: skip
         steps = Steps(
             self._db, claims, company,
             cpu=((Step.FINISH, self._finisher.finish), (Step.PREPARE, preparer.prepare)), cpu_threads=CPU_THREADS,
-            transcriber=transcriber, room_ahead=self._room_ahead, debug=self._options.debug,
+            transcriber=transcriber, room_ahead=self._room_ahead, ready=self._say, debug=self._options.debug,
         )  # fmt: skip
+        tame_collector()
         self._began = time.perf_counter()
         try:
             steps.start()
@@ -188,7 +197,8 @@ class LocalRun:
     def summary(self) -> Summary:
         with self._db.reading() as tx:
             views = jobs.views(tx, list(self._jobs))
-            files = tuple(self._ends.get(job.id) or self._file_end(tx, job) for job in views)
+            ends = self._file_ends(tx, [v for v in views if v.id not in self._ends]) | self._ends
+        files = tuple(ends[v.id] for v in views)
         t, wall = self._tally, self._last_end - self._began if self._worked else 0.0
         worked = sum(v.duration_s or 0.0 for v in views if v.id in self._worked)
         return Summary(
@@ -235,16 +245,29 @@ class LocalRun:
             return plans.queued_audio_s(tx, self._presence.name) < PREPARED_AHEAD_S
 
     def _wait(self, steps: Steps, progress: Callable[[Progress], None]) -> None:
-        looked = time.monotonic()
+        took_over = looked = time.monotonic()
         while self._left:
             if steps.broken is not None:
                 raise steps.broken
-            if time.monotonic() - looked > TAKE_OVER_S:
-                looked = time.monotonic()
+            now = time.monotonic()
+            if now - took_over > TAKE_OVER_S:
+                took_over = now
                 self._take_over()
-            progress(self._progress(self._look_for_ends()))
+            newly: tuple[FileEnd, ...] = ()
+            patience = LOOK_S if self._said else PATIENT_LOOK_S
+            if self._said >= len(self._left) or now - looked > patience:
+                looked, self._said = now, 0
+                newly = self._look_for_ends()
+            progress(self._progress(newly))
             if self._left:
-                time.sleep(TICK_S if len(self._left) < 1000 else SLOW_TICK_S)
+                time.sleep(TICK_S)
+
+    def _say(self, step: Step, row: int) -> None:
+        """A step has ended; called from its thread."""
+        if step is Step.TRANSCRIBE:
+            self._unprepared.discard(row)
+        if step is Step.ERRAND:  # a job may have ended
+            self._said += 1
 
     def _look_for_ends(self) -> tuple[FileEnd, ...]:
         """Jobs of this run that have ended since the last look; their files are written now."""
@@ -253,22 +276,18 @@ class LocalRun:
             due = outputs.due(tx, sorted(ended))
         if not ended:
             return ()
-        for wanted in due:
-            if wanted.url in self._wanted:
-                self._deliver(wanted)
+        self._deliver([o for o in due if o.url in self._wanted])
         self._left = [j for j in self._left if j not in ended]
         self._last_end = time.perf_counter()
         with self._db.reading() as tx:
-            ends = {v.id: self._file_end(tx, v) for v in jobs.views(tx, sorted(ended))}
+            ends = self._file_ends(tx, jobs.views(tx, sorted(ended)))
         self._ends |= ends
         return tuple(ends.values())
 
-    def _deliver(self, wanted: WantedOutput) -> None:
+    def _deliver(self, wanted: Sequence[WantedOutput]) -> None:
         """A file that cannot be written is told with its recording; the transcript stands, the next run tries again."""
-        try:
-            self._finisher.deliver(wanted)
-        except OSError as e:
-            self._undelivered[wanted.job] = f"{path_of(wanted.url)} could not be written: {e.strerror}"
+        for output, e in self._finisher.deliver(wanted).items():
+            self._undelivered[output.job] = f"{path_of(output.url)} could not be written: {e.strerror}"
 
     def _progress(self, newly: tuple[FileEnd, ...]) -> Progress:
         t = self._tally
@@ -283,9 +302,15 @@ class LocalRun:
             newly=newly,
         )
 
-    def _file_end(self, tx: Connection, job: JobView) -> FileEnd:
-        row = jobs.transcript_row(tx, job.transcript_id) if job.transcript_id is not None else None
-        written = [o for o in outputs.of_jobs(tx, [job.id]) if o.written and o.url in self._wanted]
+    def _file_ends(self, tx: Connection, views: Sequence[JobView]) -> dict[int, FileEnd]:
+        rows = jobs.transcript_rows(tx, sorted({v.transcript_id for v in views if v.transcript_id is not None}))
+        written: dict[int, dict[str, str]] = {}
+        for o in outputs.of_jobs(tx, [v.id for v in views]):
+            if o.written and o.url in self._wanted:
+                written.setdefault(o.job, {})[o.format] = str(path_of(o.url))
+        return {v.id: self._file_end(v, rows.get(v.transcript_id or 0), written.get(v.id, {})) for v in views}
+
+    def _file_end(self, job: JobView, row: Any, written: dict[str, str]) -> FileEnd:
         return FileEnd(
             source=str(self._jobs[job.id].path),
             state=job.state,
@@ -294,6 +319,6 @@ class LocalRun:
             language=job.language or "",
             words=row.words if row else 0,
             coverage={f"{k}_s": round(getattr(row, f"{k}_s"), 3) if row else 0.0 for k in Coverage},
-            outputs={o.format: str(path_of(o.url)) for o in written},
+            outputs=written,
             error=self._undelivered.get(job.id, job.error),
         )

@@ -112,7 +112,7 @@ def test_the_last_of_two_files_makes_them_due(database: Database) -> None:
     a, _ = file(database, job, "a"), file(database, job, "b")
     end(database, job, "done")
     with database.transaction() as tx:
-        outputs.written(tx, a, 1, "x")
+        outputs.written(tx, [(a, 1, "x")])
     assert set(states(database).values()) == {"wanted"}
     deliver(database)
     assert set(states(database).values()) == {"due"}

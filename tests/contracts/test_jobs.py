@@ -192,7 +192,7 @@ def test_files_are_due_when_their_job_has_a_transcript(database: Database) -> No
     finish(database, lease)
     with database.transaction() as tx:
         assert outputs.due(tx, [job]) == [wanted]
-        outputs.written(tx, wanted, 3, SHA)
+        outputs.written(tx, [(wanted, 3, SHA)])
         assert outputs.due(tx, [job]) == []
         outputs.want(tx, wanted, missing=True)
         assert outputs.due(tx, [job]) == [wanted]
