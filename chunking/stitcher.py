@@ -46,7 +46,8 @@ def words_of(segment: Segment) -> tuple[Word, ...]:
 def split_words(text: str) -> list[str]:
     """Words with the space before them, as Whisper writes them; each character of a script without spaces is one."""
     words: list[str] = []
-    for ch in " " + text.strip() if text.strip() else "":
+    text = text.strip()
+    for ch in text if not text or _stands_alone(text[0]) else " " + text:
         if ch.isspace():
             if not words or words[-1] != " ":
                 words.append(" ")

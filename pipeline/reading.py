@@ -6,10 +6,13 @@ its own. A part whose answer is doubtful climbs the ladder of quality.py, and it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from chunking.planner import PlanOptions
 from chunking.timeline import Chunk, ChunkResult, Gap, Segment, Span, Word, total, within
+from chunking.words import in_speech
 from pipeline import quality
 from pipeline.engine import Answer, Piece
 from pipeline.quality import Rung
@@ -103,6 +106,7 @@ class Reading:
         if self._parts > 1:
             answer = quality.without_echo(answer, " ".join(s.text for s in self._segments))
         flags = self._flags(rung, doubts)
+        answer = _timed(answer, speech)
         if not quality.silent(answer):
             self._segments.extend(
                 self._segment(p, answer, flags, i + 1 == len(answer.pieces)) for i, p in enumerate(answer.pieces)
@@ -139,6 +143,8 @@ class Reading:
             heard = within(self.chunk.speech, inside)
             span = Span(span.start, max(span.start, min(span.end, heard[-1].end))) if heard else span
         words = tuple(_shifted(w, at, inside) for w in piece.words)
+        if words:
+            span = Span(words[0].start, words[-1].end)
         return Segment(
             start=span.start,
             end=span.end,
@@ -152,6 +158,12 @@ class Reading:
             words=words,
             flags=flags,
         )
+
+
+def _timed(answer: Answer, speech: Sequence[Span]) -> Answer:
+    """The answer with its words, if it has any, where the VAD saw speech."""
+    words = iter(in_speech([w for p in answer.pieces for w in p.words], speech))
+    return replace(answer, pieces=tuple(replace(p, words=tuple(islice(words, len(p.words)))) for p in answer.pieces))
 
 
 def _shifted(word: Word, by: float, inside: Span) -> Word:

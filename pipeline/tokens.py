@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from faster_whisper.tokenizer import Tokenizer
 
+from chunking.stitcher import split_words
 from chunking.timeline import Word
-from pipeline.engine import Piece
+from pipeline.engine import Floats, Piece
 
 TIMESTAMP_S = 0.02
 """What one timestamp token counts (openai/whisper, tokenizer.py); also one step of the encoder's output."""
@@ -38,38 +41,50 @@ def _piece(start: float, end: float, text: str, duration: float) -> Piece:
     return Piece(start, min(max(end, start), duration), text.strip())
 
 
-def words_of(tokenizer: Tokenizer, tokens: list[int], result: Any) -> tuple[Word, ...]:
-    """One window's alignment → words, punctuation joined to its word. Seconds of the window."""
-    texts, parts = tokenizer.split_to_word_tokens([*tokens, tokenizer.eot])
-    if len(parts) <= 1 or not result.alignments:
-        return ()
-    pairs = np.array(result.alignments)
-    jumps = np.concatenate(([True], np.diff(pairs[:, 0]) > 0))
-    times = pairs[jumps, 1] * TIMESTAMP_S
-    edges = np.concatenate(([0], np.cumsum([len(p) for p in parts[:-1]])))
-    words: list[Word] = []
-    for text, first, last in zip(texts[:-1], edges[:-1], edges[1:], strict=True):
-        probability = float(np.mean(result.text_token_probs[first:last]))
-        word = Word(float(times[first]), float(times[last]), text, probability)
-        if words and not any(ch.isalnum() for ch in text):
-            words[-1] = Word(words[-1].start, words[-1].end, words[-1].text + text, words[-1].probability)
-        else:
-            words.append(word)
-    return tuple(words)
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A character that is no space: the tokens that it came from, and which part of them it is."""
+
+    char: str
+    first: int
+    last: int
+    part: float
+    """0 to 1: characters before it in the same tokens; a token of Chinese may hold two words."""
+    share: float
 
 
-def with_words(pieces: tuple[Piece, ...], words: Sequence[Word]) -> tuple[Piece, ...]:
-    """Share the words of a window out to its pieces: by their letters, since both are the same text."""
-    out, at = [], 0
-    for piece in pieces:
-        letters, mine = _letters(piece.text), list[Word]()
-        while at < len(words) and letters > 0:
-            mine.append(words[at])
-            letters -= _letters(words[at].text)
-            at += 1
-        out.append(Piece(piece.start, piece.end, piece.text, tuple(mine)))
-    return tuple(out)
+def with_words(
+    pieces: Sequence[Piece], tokenizer: Tokenizer, tokens: Sequence[int], alignment: Any
+) -> tuple[Piece, ...]:
+    """Pieces → the same with their words, timed by the alignment of the window's text tokens. Seconds of the window.
+
+    Words are those of `split_words`. Marks at a word's ends belong to it but not to its time: the alignment gives
+    them the pause.
+    """
+    jumps = np.array(alignment.alignments)
+    times = jumps[np.concatenate(([True], np.diff(jumps[:, 0]) > 0)), 1] * TIMESTAMP_S
+    letters = iter(_letters(tokenizer, tokens))
+    return tuple(
+        replace(p, words=tuple(_word(w, letters, times, alignment.text_token_probs) for w in split_words(p.text)))
+        for p in pieces
+    )
 
 
-def _letters(text: str) -> int:
-    return sum(not ch.isspace() for ch in text)
+def _letters(tokenizer: Tokenizer, tokens: Sequence[int]) -> Iterable[_Letter]:
+    at = 0
+    for text, part in zip(*tokenizer.split_tokens_on_unicode(list(tokens)), strict=True):
+        chars = "".join(text.split())
+        for i, char in enumerate(chars):
+            yield _Letter(char, at, at + len(part), i / len(chars), 1 / len(chars))
+        at += len(part)
+
+
+def _word(text: str, letters: Iterator[_Letter], times: Floats, probabilities: Sequence[float]) -> Word:
+    mine = list(islice(letters, len(text.strip())))
+    if not mine:  # half a character in two pieces decodes to more of them than it is
+        return Word(float(times[-1]), float(times[-1]), text, 0.0)
+    spoken = [x for x in mine if x.char.isalnum()] or mine
+    a, b = spoken[0], spoken[-1]
+    start = times[a.first] + a.part * (times[a.last] - times[a.first])
+    end = times[b.first] + (b.part + b.share) * (times[b.last] - times[b.first])
+    return Word(float(start), float(end), text, float(np.mean(probabilities[a.first : b.last])))

@@ -9,7 +9,6 @@ at once. Their errors become ours here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from faster_whisper.tokenizer import _LANGUAGE_CODES, Tokenizer
 from faster_whisper.transcribe import get_suppressed_tokens
 
 from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
-from chunking.timeline import SAMPLE_RATE, Word
+from chunking.timeline import SAMPLE_RATE
 from pipeline.devices import EngineOptions, compute_types, cuda_devices
 from pipeline.engine import Answer, Ask, Floats, Samples
-from pipeline.tokens import pieces_of, with_words, words_of
+from pipeline.tokens import pieces_of, with_words
 
 FRAMES_PER_SECOND = 100
 """Log-mel frames: one per 10 ms (openai/whisper, audio.py HOP_LENGTH)."""
@@ -59,6 +58,7 @@ class WhisperEngine:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
         self._tokenizers: dict[tuple[str, str], Tokenizer] = {}
         tokenizer = self._prompted("en", "transcribe")
+        self._eot: int = tokenizer.eot
         self._suppressed = list(get_suppressed_tokens(tokenizer, [-1]))
 
     def features(self, samples: Samples, window: float) -> Floats:
@@ -89,10 +89,11 @@ class WhisperEngine:
                 sampling_topk=0 if temperature else 1,
                 sampling_temperature=temperature or 1.0,
             )
-            timed = self._align(encoded, asks, [r.sequences_ids[0] for r in results])
+            texts = [[t for t in r.sequences_ids[0] if t < self._eot] for r in results]
+            aligned = self._align(encoded, asks, texts)
         except (RuntimeError, ValueError) as e:
             raise _translated(e) from e
-        return [self._answer(a, t, r, w) for a, t, r, w in zip(asks, prompted, results, timed, strict=True)]
+        return [self._answer(*one) for one in zip(asks, prompted, results, texts, aligned, strict=True)]
 
     def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
         if not self.multilingual:
@@ -118,11 +119,11 @@ class WhisperEngine:
             self._tokenizers[key] = Tokenizer(self._tokenizer, self.multilingual, task=task, language=language)
         return self._tokenizers[key]
 
-    def _answer(self, ask: Ask, tokenizer: Tokenizer, result: Any, words: tuple[Word, ...]) -> Answer:
+    def _answer(self, ask: Ask, tokenizer: Tokenizer, result: Any, text: list[int], alignment: Any) -> Answer:
         tokens = result.sequences_ids[0]
         pieces, closed = pieces_of(tokens, tokenizer, ask.duration)
         return Answer(
-            pieces=with_words(pieces, words) if words else pieces,
+            pieces=with_words(pieces, tokenizer, text, alignment) if alignment is not None else pieces,
             tokens=len(tokens),
             # CTranslate2 gives the mean over the tokens; Whisper counts the end token too (transcribe.py).
             avg_logprob=result.scores[0] * len(tokens) / (len(tokens) + 1),
@@ -132,21 +133,26 @@ class WhisperEngine:
             closed=closed,
         )
 
-    def _align(self, encoded: Any, asks: Sequence[Ask], tokens: Sequence[list[int]]) -> list[tuple[Word, ...]]:
-        """Word times by cross-attention, for a whole batch where any of it wants them (openai/whisper, timing.py)."""
-        none: list[tuple[Word, ...]] = [() for _ in asks]
-        if not any(a.words for a in asks):
-            return none
-        found = none
+    def _align(self, encoded: Any, asks: Sequence[Ask], texts: Sequence[list[int]]) -> list[Any]:
+        """Alignments by cross-attention (openai/whisper, timing.py); None for what wants no word times or has no text.
+
+        One call for each prompt, with the windows that it is for and no others: it costs a fifth of a decoding. What
+        lies on a GPU cannot be taken apart there, so all windows go along, the others with no text.
+        """
+        found: list[Any] = [None] * len(asks)
         prompts = [self._prompted(a.language, a.task).sot_sequence for a in asks]
-        for prompt, _ in groupby(sorted(prompts)):
-            tokenizer = next(t for t in self._tokenizers.values() if t.sot_sequence == prompt)
-            texts = [[t for t in ts if t < tokenizer.eot] for ts in tokens]
-            frames = [min(a.features.shape[1], round(a.duration * FRAMES_PER_SECOND)) for a in asks]
-            results = self._model.align(encoded, prompt, [t or [tokenizer.eot] for t in texts], frames)
-            for i, ask in enumerate(asks):
-                if ask.words and texts[i] and prompts[i] == prompt:
-                    found[i] = words_of(tokenizer, texts[i], results[i])
+        # One step of the encoder's output at least: of nothing CTranslate2 makes no alignment.
+        frames = [max(2, min(a.features.shape[1], round(a.duration * FRAMES_PER_SECOND))) for a in asks]
+        wanted = [i for i, a in enumerate(asks) if a.words and texts[i]]
+        for prompt in sorted({tuple(prompts[i]) for i in wanted}):
+            mine = [i for i in wanted if prompts[i] == list(prompt)]
+            call, part = list(range(len(asks))), encoded
+            if self._model.device == "cpu" and len(mine) < len(asks):
+                call, part = mine, ctranslate2.StorageView.from_array(np.array(encoded, copy=False)[mine])
+            asked = [texts[i] if i in mine else [self._eot] for i in call]
+            results = self._model.align(part, list(prompt), asked, [frames[i] for i in call])
+            for i, result in zip(call, results, strict=True):
+                found[i] = result if i in mine else found[i]
         return found
 
 
