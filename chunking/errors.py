@@ -28,6 +28,7 @@ class Code(StrEnum):
     DECODER_CRASHED = "decoder_crashed"
     DECODER_TIMEOUT = "decoder_timeout"
     QUARANTINED = "quarantined"
+    PROMPT_TOO_LONG = "prompt_too_long"
     INTERNAL = "internal"
 
 

@@ -1,6 +1,7 @@
 """Which chunks go through the model together. Pure.
 
-Only windows of one length share a batch. Within it, chunks of like length of text sit together, since a batch decodes
+Only windows of one length share a batch, and prompts of one length: CTranslate2 wants each transcript to begin at the
+same position. Within it, chunks of like length of text sit together, since a batch decodes
 until its longest text ends. The number of chunks that have begun and are not yet checkpointed never exceeds the batch
 size, so that a kill costs at most one batch.
 """
@@ -26,6 +27,8 @@ class Waiting(Generic[T]):
     """Decoded before and judged doubtful: it has begun already."""
     age: int = 0
     """Batches that have left since it came."""
+    prompt: int = 0
+    """Tokens of its prompt."""
 
 
 def next_batch(
@@ -37,9 +40,9 @@ def next_batch(
     free; `more_to_come`: whether waiting could fill a batch better. Old items and second attempts first, then the
     fullest group; what is left at the end is shared out evenly to the free calls.
     """
-    groups: dict[tuple[float, float], list[Waiting[T]]] = {}
+    groups: dict[tuple[float, float, int], list[Waiting[T]]] = {}
     for w in waiting:
-        groups.setdefault((w.window, w.temperature), []).append(w)
+        groups.setdefault((w.window, w.temperature, w.prompt), []).append(w)
 
     def most(group: Sequence[Waiting[T]]) -> int:
         return size if more_to_come else min(size, -(-len(group) // calls))

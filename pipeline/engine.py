@@ -32,6 +32,8 @@ class Ask:
     temperature: float = 0.0
     words: bool = False
     """Word times as well."""
+    prompt: tuple[int, ...] = ()
+    """Tokens that stand before the window's, as if they had just been said; `Engine.prompt` makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,11 @@ class Engine(Protocol):
         ...
 
     def decode(self, asks: Sequence[Ask]) -> list[Answer]:
-        """One answer for each. All have the same window and temperature."""
+        """One answer for each. All have the same window, temperature and length of prompt."""
+        ...
+
+    def prompt(self, text: str) -> tuple[int, ...]:
+        """A cleaned text (prompts.py) as tokens for `Ask.prompt`. Raises PermanentError where they are too many."""
         ...
 
     def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:

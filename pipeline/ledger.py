@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from chunking.errors import LeaseLost, PermanentError
+from pipeline.batching import Waiting
 from pipeline.engine import Ask, Floats
 from pipeline.inhand import InHand
 from pipeline.reading import Reading, Request
@@ -28,6 +29,18 @@ class Work:
     features: Floats | None = None
     age: int = 0
 
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """What stands before it now."""
+        return self.shard.prompt if self.request.prompted else ()
+
+    def waiting(self) -> Waiting[Work]:
+        """How it may share a batch."""
+        r, reading = self.request, self.reading
+        return Waiting(
+            self, r.window, r.temperature, reading.expected_tokens, reading.begun, self.age, len(self.prompt)
+        )
+
     def ask(self) -> Ask:
         """What the model is to decode now."""
         if self.features is None:
@@ -41,6 +54,7 @@ class Work:
             task=options.task,
             temperature=self.request.temperature,
             words=options.word_timestamps or chunk.cut_before or chunk.cut_after,
+            prompt=self.prompt,
         )
 
 

@@ -49,6 +49,9 @@ class PacedEngine:
         time.sleep(self._chunk_s * len(asks))
         return [self._answer(a) for a in asks]
 
+    def prompt(self, text: str) -> tuple[int, ...]:
+        return ()
+
     def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
         return [{"en": 1.0} for _ in features]
 

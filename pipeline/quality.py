@@ -42,12 +42,14 @@ class Rung:
 
     window: float
     temperature: float = 0.0
+    prompted: bool = True
+    """With the user's prompt, where there is one. Not with temperature, as in Whisper."""
 
 
 def ladder(window: float) -> tuple[Rung, ...]:
     """The ways to decode a chunk of that window, in order."""
     first = () if window >= LONGEST_WINDOW_S else (Rung(window),)
-    return (*first, *(Rung(LONGEST_WINDOW_S, t) for t in TEMPERATURES))
+    return (*first, *(Rung(LONGEST_WINDOW_S, t, prompted=not t) for t in TEMPERATURES))
 
 
 def doubts(answer: Answer, speech: Sequence[Span], duration: float) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from itertools import islice
 from chunking.planner import PlanOptions
 from chunking.timeline import Chunk, ChunkResult, Gap, Segment, Span, Word, total, within
 from chunking.words import in_speech
-from pipeline import quality
+from pipeline import echoes, quality
 from pipeline.engine import Answer, Piece
 from pipeline.quality import Rung
 
@@ -28,19 +28,25 @@ class Request:
     span: Span
     window: float
     temperature: float
+    prompted: bool = True
 
 
 class Reading:
     """One chunk between its first request and its result."""
 
-    def __init__(self, chunk: Chunk, channel: int, language: str, plan: PlanOptions | None = None) -> None:
+    def __init__(
+        self, chunk: Chunk, channel: int, language: str, plan: PlanOptions | None = None, *, prompt: str = ""
+    ) -> None:
         self.chunk = chunk
-        self._channel, self._language = channel, language
+        self._channel, self._language, self._prompt = channel, language, prompt
         self._plan = plan or PlanOptions()
         self._part = chunk.span
         self._parts = 1
         self._rungs: tuple[Rung, ...] = quality.ladder(chunk.window)
         self._answers: list[tuple[Answer, Rung]] = []
+        self._suspect: tuple[Answer, Rung] | None = None
+        """Made of the prompt, and the next answer, without it, says whether that was truly said."""
+        self._echoed = False
         self._segments: list[Segment] = []
         self._gaps: list[Gap] = []
         self._decodes = 0
@@ -50,12 +56,12 @@ class Reading:
         """What to decode next; None when the chunk is read."""
         if not self._rungs:
             return None
-        return Request(self._part, self._rungs[0].window, self._rungs[0].temperature)
+        return self._request(self._part)
 
     @property
     def first(self) -> Request:
         """The request that begins it."""
-        return Request(self.chunk.span, self._rungs[0].window, self._rungs[0].temperature)
+        return self._request(self.chunk.span)
 
     @property
     def begun(self) -> bool:
@@ -69,14 +75,30 @@ class Reading:
     def take(self, answer: Answer) -> None:
         """The answer to `request`."""
         self._decodes += 1
-        self._answers.append((answer, self._rungs[0]))
-        self._rungs = self._rungs[1:]
+        rung, self._rungs = self._rungs[0], self._rungs[1:]
+        if self._suspect is None and rung.prompted and echoes.echoing(answer, self._prompt):
+            self._suspect = (answer, rung)
+            self._rungs = (replace(rung, prompted=False), *self._rungs)
+            return
+        answer, rung = self._settled(answer, rung)
+        self._answers.append((answer, rung))
         if not quality.doubts(answer, self._speech(), self._part.duration):
             self._accept(answer, self._answers[-1][1], ())
         elif not self._rungs:
             chosen = quality.best([a for a, _ in self._answers], self._speech(), self._part.duration)
             rung = next(r for a, r in self._answers if a is chosen)
             self._accept(chosen, rung, quality.doubts(chosen, self._speech(), self._part.duration))
+
+    def _settled(self, answer: Answer, rung: Rung) -> tuple[Answer, Rung]:
+        """The suspect, if this answer without the prompt bears it out; else this one, and no prompt any more."""
+        suspect, self._suspect = self._suspect, None
+        if suspect is None:
+            return answer, rung
+        if echoes.borne_out(echoes.echoing(suspect[0], self._prompt), answer):
+            return suspect
+        self._echoed = True
+        self._rungs = tuple(replace(r, prompted=False) for r in self._rungs)
+        return answer, rung
 
     def fail(self, reason: str) -> None:
         """The engine cannot decode this chunk at all."""
@@ -113,7 +135,7 @@ class Reading:
             )
         if "empty" in doubts:
             self._lose(part, "unread")
-        self._rungs, self._answers = (), []
+        self._rungs, self._answers, self._echoed = (), [], False
         if rest is None:
             return
         self._part = Span(part.start + rest.start, part.start + rest.end)
@@ -123,6 +145,10 @@ class Reading:
         else:
             self._rungs = (Rung(self._plan.window(self._part.duration)),)
 
+    def _request(self, span: Span) -> Request:
+        rung = self._rungs[0]
+        return Request(span, rung.window, rung.temperature, rung.prompted)
+
     def _speech(self) -> tuple[Span, ...]:
         """Speech of the part, in seconds of the window."""
         at = self._part.start
@@ -130,8 +156,9 @@ class Reading:
 
     def _flags(self, rung: Rung, doubts: tuple[str, ...]) -> tuple[str, ...]:
         tail = ("tail",) if self._parts > 1 else ()
+        echo = ("prompt_echo",) if self._echoed else ()
         own = rung.window == self.chunk.window or self._parts > 1
-        return (*doubts, *tail, *(() if own else ("window_30s",)))
+        return (*doubts, *echo, *tail, *(() if own else ("window_30s",)))
 
     def _lose(self, span: Span, reason: str) -> None:
         self._gaps.extend(Gap(s, reason, self._channel) for s in within(self.chunk.speech, span))

@@ -32,6 +32,8 @@ class OpenShard:
     language: str
     open: set[int]
     """Chunks that are not checkpointed yet."""
+    prompt: tuple[int, ...] = ()
+    """What stands before each chunk, in the model's tokens."""
 
     def sound(self, span: Span) -> Samples:
         """The samples of a span of the recording, int16 at 16 kHz. One thread at a time."""
@@ -50,14 +52,18 @@ class ShardLoader:
         self._db, self._store, self._engine, self._tally = database, store, engine, tally
 
     def load(self, lease: Lease) -> OpenShard:
-        """Read a shard and its plan; chunks whose checkpoints stand are not open any more."""
+        """Read a shard and its plan; chunks whose checkpoints stand are not open any more.
+
+        Raises PermanentError where its prompt is too long for this model.
+        """
         with self._db.reading() as tx:
             job, key, shard = plans.shard_of(tx, lease)
             done = checkpoints.of_shard(tx, lease.id)
             view = jobs.view(tx, job)
         left = {c.index for c in shard.chunks} - done
         language = view.options.language or view.language or ""
-        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, language, left)
+        prompt = self._engine.prompt(view.options.prompt)
+        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, language, left, prompt)
         if not opened.language:
             opened.language = self._detect(opened)
         reused = sum(c.span.duration for c in shard.chunks if c.index in done)

@@ -1,7 +1,8 @@
 """Sidecars: what a NAME.json beside a recording asks for. Whatever is in it, it is read, and what is wrong is said.
 
     {"label": "november", "priority": 5, "metadata": {"team": "blue"}, "formats": ["txt"],
-     "options": {"language": "de", "task": "transcribe", "channels": "split", "word_timestamps": true}}
+     "options": {"language": "de", "task": "transcribe", "channels": "split", "word_timestamps": true,
+                 "hotwords": "Kovacs, Spotscribe", "initial_prompt": "…"}}
 
 Model, precision and beam are the source's own: a worker must have them. Pure.
 """
@@ -16,7 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from chunking.errors import UsageError
 from pipeline.exports import Format
+from pipeline.prompts import cleaned
 
 MOST_BYTES = 64 << 10
 LONGEST = 255
@@ -38,8 +41,8 @@ class Sidecar:
     label: str | None = None
     priority: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str | bool] = field(default_factory=dict)
-    """Fields of `JobOptions`: language, task, channels, word_timestamps."""
+    options: Mapping[str, str | bool | None] = field(default_factory=dict)
+    """Fields of `JobOptions`: language, task, channels, word_timestamps, hotwords, initial_prompt."""
     formats: tuple[str, ...] = ()
 
 
@@ -164,14 +167,16 @@ def _metadata(value: Any) -> tuple[dict[str, str], list[str]]:
     return found, wrong
 
 
-def _options(value: Any, model: str) -> tuple[dict[str, str | bool], list[str]]:
-    readers: dict[str, Callable[[Any], str | bool]] = {
+def _options(value: Any, model: str) -> tuple[dict[str, str | bool | None], list[str]]:
+    readers: dict[str, Callable[[Any], str | bool | None]] = {
         "language": lambda v: _language(v, model),
         "task": lambda v: _task(v, model),
         "channels": lambda v: _one_of(v, CHANNELS),
         "word_timestamps": _boolean,
+        "hotwords": _prompt,
+        "initial_prompt": _prompt,
     }
-    found: dict[str, str | bool] = {}
+    found: dict[str, str | bool | None] = {}
     wrong: list[str] = []
     for name, inner in _pairs(value):
         if name not in readers:
@@ -208,6 +213,14 @@ def _task(value: Any, model: str) -> str:
     if task == "translate" and _english_only(model):
         raise _Wrong("translate: the source's model knows English only")
     return task
+
+
+def _prompt(value: Any) -> str | None:
+    """Empty: none, whatever the source has."""
+    try:
+        return cleaned(_text(value))
+    except UsageError as e:
+        raise _Wrong(str(e)) from None
 
 
 def _english_only(model: str) -> bool:

@@ -22,7 +22,7 @@ from chunking.errors import (
     SpotscribeError,
     TransientError,
 )
-from pipeline.batching import Waiting, next_batch
+from pipeline.batching import next_batch
 from pipeline.company import Company
 from pipeline.engine import Answer, Engine, Floats
 from pipeline.inhand import ClaimOptions, InHand
@@ -175,12 +175,8 @@ class Transcriber:
     def _launch(self) -> None:
         """Send batches to the model while a call is free."""
         while len(self._decoding) < self._engine.parallel:
-            waiting = [
-                Waiting(w, w.request.window, w.request.temperature, w.reading.expected_tokens, w.reading.begun, w.age)
-                for w in self._ready
-            ]
             found = next_batch(
-                waiting,
+                [w.waiting() for w in self._ready],
                 room=self._batch_size - len(self._begun),
                 size=self._call_size,
                 calls=self._engine.parallel - len(self._decoding),
@@ -235,7 +231,7 @@ class Transcriber:
             self._settle(self._ledger.end(shard))
         for chunk in shard.shard.chunks:
             if chunk.index in shard.open:
-                reading = Reading(chunk, shard.shard.channel, shard.language)
+                reading = Reading(chunk, shard.shard.channel, shard.language, prompt=shard.options.prompt)
                 self._fresh.append(Work(shard, reading, reading.first))
 
     def _computed(self, work: Work, future: Future[Any]) -> None:

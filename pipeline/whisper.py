@@ -23,6 +23,7 @@ from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
 from chunking.timeline import SAMPLE_RATE
 from pipeline.devices import EngineOptions, compute_types, cuda_devices
 from pipeline.engine import Answer, Ask, Floats, Samples
+from pipeline.prompts import prompt_tokens
 from pipeline.tokens import pieces_of, with_words
 
 FRAMES_PER_SECOND = 100
@@ -30,8 +31,12 @@ FRAMES_PER_SECOND = 100
 TOKENS_PER_SECOND = 12
 """Nobody speaks more: with SPARE_TOKENS the limit of a decoding. A run into it is a loop."""
 SPARE_TOKENS = 40
-LONGEST_TEXT = 224
-"""Whisper's own limit of tokens (half its text context of 448)."""
+TEXT_CONTEXT = 448
+"""Tokens that the decoder sees at most, prompt and all (openai/whisper, model.py n_text_ctx)."""
+LONGEST_TEXT = TEXT_CONTEXT // 2
+"""Whisper's own limit of tokens (decoding.py, sample_len)."""
+MARKS = 4
+"""Tokens around a prompt: that it begins, that the transcript begins, its language, its task."""
 LANGUAGES: tuple[str, ...] = tuple(_LANGUAGE_CODES)
 
 
@@ -74,15 +79,16 @@ class WhisperEngine:
 
     def decode(self, asks: Sequence[Ask]) -> list[Answer]:
         prompted = [self._prompted(a.language, a.task) for a in asks]
-        limit = max(_token_limit(a.duration) for a in asks)
+        starts = [[*_before(a, t), *t.sot_sequence] for a, t in zip(asks, prompted, strict=True)]
+        limit = max(_token_limit(a) for a in asks)
         temperature = asks[0].temperature
         try:
             encoded = self._encode([a.features for a in asks])
             results = self._model.generate(
                 encoded,
-                [t.sot_sequence for t in prompted],
+                starts,
                 beam_size=1 if temperature else self._beam_size,
-                max_length=2 * limit,  # CTranslate2 halves it
+                max_length=max(2 * limit, limit + len(starts[0]) - 1),  # CTranslate2 halves it, or takes the prompt off
                 return_scores=True,
                 return_no_speech_prob=True,
                 suppress_tokens=self._suppressed,
@@ -94,6 +100,9 @@ class WhisperEngine:
         except (RuntimeError, ValueError) as e:
             raise _translated(e) from e
         return [self._answer(*one) for one in zip(asks, prompted, results, texts, aligned, strict=True)]
+
+    def prompt(self, text: str) -> tuple[int, ...]:
+        return prompt_tokens(self._tokenizer, text)
 
     def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
         if not self.multilingual:
@@ -129,7 +138,7 @@ class WhisperEngine:
             avg_logprob=result.scores[0] * len(tokens) / (len(tokens) + 1),
             no_speech_prob=result.no_speech_prob,
             temperature=ask.temperature,
-            hit_limit=len(tokens) >= _token_limit(ask.duration),
+            hit_limit=len(tokens) >= _token_limit(ask),
             closed=closed,
         )
 
@@ -156,8 +165,13 @@ class WhisperEngine:
         return found
 
 
-def _token_limit(duration: float) -> int:
-    return min(LONGEST_TEXT, round(duration * TOKENS_PER_SECOND) + SPARE_TOKENS)
+def _token_limit(ask: Ask) -> int:
+    spoken = round(ask.duration * TOKENS_PER_SECOND) + SPARE_TOKENS
+    return min(LONGEST_TEXT, TEXT_CONTEXT - MARKS - len(ask.prompt), spoken)
+
+
+def _before(ask: Ask, tokenizer: Tokenizer) -> tuple[int, ...]:
+    return (tokenizer.sot_prev, *ask.prompt) if ask.prompt else ()
 
 
 def _plain(error: Exception, model: Path, options: EngineOptions) -> str:

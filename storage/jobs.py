@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -27,6 +27,8 @@ OF_THE_MOMENT = (Code.TOO_LONG, Code.TOO_LARGE, Code.GONE, Code.DENIED)
 """Rejections that hang on a limit or on the moment, not on the bytes: asked for again, they are looked at again."""
 LONGEST = 1000
 """Characters of a URL and its version beyond which their digest stands for them."""
+LATER = ("hotwords", "initial_prompt")
+"""Options that came later: left out where they are not used, so that digests stay and an older worker reads the job."""
 TRY_AGAIN_S = 10.0
 """How long work rests after an error that may pass."""
 
@@ -67,6 +69,21 @@ class JobOptions:
     channels: str = "mix"
     word_timestamps: bool = False
     beam_size: int = 1
+    hotwords: str | None = None
+    """Words that may be said, and how they are spelt."""
+    initial_prompt: str | None = None
+    """A text in the style that is wanted."""
+
+    @property
+    def prompt(self) -> str:
+        """What the model reads before each chunk."""
+        return " ".join(filter(None, (self.hotwords, self.initial_prompt)))
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """As a job's row has them; `JobOptions(**stored)` is the way back."""
+        unused = {f.name for f in fields(self) if f.name in LATER and getattr(self, f.name) == f.default}
+        return {name: value for name, value in asdict(self).items() if name not in unused}
 
     @property
     def engine(self) -> str:
@@ -75,7 +92,7 @@ class JobOptions:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(self.stored, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

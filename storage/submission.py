@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
@@ -58,7 +58,7 @@ def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions
     key = options.digest
     known = _jobs(tx, ids, key)
     fresh: list[dict[str, Any]] = [
-        {"recording_id": r, "options_digest": key, "options": asdict(options), "model": options.model,
+        {"recording_id": r, "options_digest": key, "options": options.stored, "model": options.model,
          "state": "queued", "priority": request.priority, "metadata": dict(request.metadata or {}) or None}
         for r in sorted(set(ids) - set(known))
     ]  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from chunking.errors import UsageError
+from chunking.errors import PermanentError, UsageError
 from pipeline.exports import Format
+from pipeline.prompts import cleaned, prompt_tokens
 from pipeline.settings import Settings
 from storage.jobs import JobOptions
 
@@ -43,6 +44,10 @@ _DECODING = (
         help="split: each channel on its own.",
     ),
     click.option("--word-timestamps", is_flag=True, help="Times of each word as well."),
+    click.option(
+        "--hotwords", metavar="WORDS", help="Names that may be said, as they are spelt: 'Kovacs, Spotscribe'."
+    ),
+    click.option("--initial-prompt", metavar="TEXT", help="A text in the style wanted. Read before each chunk."),
 )
 
 
@@ -61,7 +66,7 @@ def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any
     english_only = is_english_only(directory) if directory is not None else model.endswith(".en")
     if asked["task"] == "translate" and english_only:
         raise UsageError("--task translate: this model knows English only; choose a model without .en in its name")
-    return JobOptions(
+    job = JobOptions(
         model=str(Path(model).absolute()) if Path(model).is_dir() else model,
         compute_type=asked["compute_type"] or settings.compute_type,
         language=_language(asked["language"], english_only=english_only),
@@ -69,7 +74,12 @@ def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any
         channels=asked["channels"],
         word_timestamps=asked["word_timestamps"],
         beam_size=asked["beam_size"],
+        hotwords=_cleaned("--hotwords", asked["hotwords"]),
+        initial_prompt=_cleaned("--initial-prompt", asked["initial_prompt"]),
     )
+    if job.prompt:
+        _check_length(job.prompt, directory or _found(model, settings.models))
+    return job
 
 
 def formats_of(text: str) -> tuple[str, ...]:
@@ -88,6 +98,34 @@ def out_url(out: str) -> str:
     if "://" in out:
         raise UsageError(f"--out: {out} is neither s3:// nor a folder")
     return Path(out).absolute().as_uri()
+
+
+def _cleaned(option: str, text: str | None) -> str | None:
+    try:
+        return cleaned(text)
+    except UsageError as e:
+        raise UsageError(f"{option}: {e}") from None
+
+
+def _check_length(prompt: str, directory: Path | None) -> None:
+    """Whether the model takes so much, where it is here to tell; else its worker does, and the job fails saying so."""
+    if directory is not None:
+        from tokenizers import Tokenizer
+
+        try:
+            prompt_tokens(Tokenizer.from_file(str(directory / "tokenizer.json")), prompt)
+        except PermanentError as e:
+            raise UsageError(f"--hotwords, --initial-prompt: {e}") from None
+
+
+def _found(model: str, cache: Path) -> Path | None:
+    """A model that may be on other machines only."""
+    from pipeline.models import local_model
+
+    try:
+        return local_model(model, cache)
+    except UsageError:
+        return None
 
 
 def _language(asked: str | None, *, english_only: bool) -> str | None:

@@ -1,4 +1,6 @@
-"""Batches hold one window length, never more than may begin, and nothing waits for ever."""
+"""Batches hold one window length and one length of prompt, never more than may begin, and nothing waits for ever."""
+
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ items = st.lists(
         expected_tokens=st.floats(0, 200),
         again=st.booleans(),
         age=st.integers(0, PATIENCE + 2),
+        prompt=st.sampled_from([0, 0, 12, 223]),
     ),
     max_size=80,
 )
@@ -23,7 +26,7 @@ items = st.lists(
 def test_a_batch_is_of_one_kind_and_fits(waiting: list[Waiting[int]], room: int, size: int, more: bool) -> None:
     batch = next_batch(waiting, room=room, size=size, calls=1, more_to_come=more)
     assert len(batch) <= size
-    assert len({(w.window, w.temperature) for w in batch}) <= 1
+    assert len({(w.window, w.temperature, w.prompt) for w in batch}) <= 1
     assert sum(not w.again for w in batch) <= room
     assert len({id(w) for w in batch}) == len(batch)
     assert all(any(w is x for x in waiting) for w in batch)
@@ -41,11 +44,7 @@ def test_all_leave_in_the_end_and_patience_has_an_end(waiting: list[Waiting[int]
     while left:
         batch = next_batch(left, room=size, size=size, calls=1, more_to_come=False)
         gone = {id(w) for w in batch}
-        left = [
-            Waiting(w.item, w.window, w.temperature, w.expected_tokens, w.again, w.age + 1)
-            for w in left
-            if id(w) not in gone
-        ]
+        left = [replace(w, age=w.age + 1) for w in left if id(w) not in gone]
         rounds += 1
         assert rounds <= len(waiting)
 

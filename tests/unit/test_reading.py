@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chunking.timeline import Chunk, Span, Word
 from pipeline.engine import Answer, Piece
 from pipeline.reading import Reading
@@ -116,3 +119,72 @@ def test_a_chunk_the_engine_cannot_decode_is_lost_alone() -> None:
     reading.fail("the engine failed")
     assert reading.request is None
     assert [g.reason for g in reading.result().gaps] == ["the engine failed"] * 2
+
+
+PROMPT = "Spotscribe, Kubernetes, Dr. Kovacs."
+NAMES = "Spotscribe and Kubernetes, Dr. Kovacs."
+HEARD = "Spot scribe and Cooper Netties, Doctor Kovach."
+SHORT = Chunk(0, Span(10.0, 15.0), (Span(10.5, 14.5),), 10.0)
+
+
+def test_an_echo_of_the_prompt_is_decoded_again_without_it_and_stripped() -> None:
+    reading = Reading(SHORT, 0, "en", prompt=PROMPT)
+    assert reading.request is not None
+    assert reading.request.prompted
+    reading.take(said((0.0, 4.6, PROMPT), logprob=-0.1))
+    assert reading.request is not None
+    assert (reading.request.window, reading.request.temperature, reading.request.prompted) == (10.0, 0.0, False)
+    reading.take(said((0.4, 4.6, "Please hold the line for a moment.")))
+    assert reading.request is None
+    (segment,) = reading.result().segments
+    assert (segment.text, segment.flags) == ("Please hold the line for a moment.", ("prompt_echo",))
+
+
+def test_a_speaker_who_truly_says_the_hotwords_keeps_them_as_they_are_spelt() -> None:
+    reading = Reading(SHORT, 0, "en", prompt=PROMPT)
+    reading.take(said((0.4, 4.6, NAMES)))
+    reading.take(said((0.4, 4.6, HEARD), logprob=-0.6))
+    assert reading.request is None
+    (segment,) = reading.result().segments
+    assert (segment.text, segment.flags, reading.result().decodes) == (NAMES, (), 2)
+
+
+def test_an_echo_over_noise_leaves_nothing_and_never_climbs_with_the_prompt_again() -> None:
+    reading = Reading(SHORT, 0, "en", prompt=PROMPT)
+    reading.take(said((0.0, 4.6, PROMPT), logprob=-0.1))
+    asked = []
+    while reading.request is not None:
+        asked.append(reading.request.prompted)
+        reading.take(said())
+    assert asked == [False, False, False]
+    assert reading.result().segments == ()
+    assert {g.reason for g in reading.result().gaps} == {"unread"}
+
+
+def test_a_doubtful_answer_keeps_its_prompt_until_there_is_temperature() -> None:
+    reading = Reading(SHORT, 0, "en", prompt=PROMPT)
+    asked = []
+    while reading.request is not None:
+        asked.append((reading.request.window, reading.request.temperature, reading.request.prompted))
+        reading.take(said((0.0, 4.6, "Nothing of it is sure."), logprob=-1.5))
+    assert asked == [(10.0, 0.0, True), (30.0, 0.0, True), (30.0, 0.4, False)]
+
+
+def test_an_echo_in_the_rest_is_stripped_from_the_rest_alone() -> None:
+    reading = Reading(CHUNK, 0, "en", prompt=PROMPT)
+    reading.take(said((0.5, 5.0, ONE)))
+    reading.take(said((0.0, 5.6, PROMPT)))
+    reading.take(said((0.1, 5.6, TWO)))
+    assert [(s.text, s.flags) for s in reading.result().segments] == [(ONE, ()), (TWO, ("prompt_echo", "tail"))]
+
+
+@given(
+    st.lists(st.sampled_from(["", PROMPT, NAMES, HEARD, ONE, "la " * 200, "Thank you."]), min_size=30, max_size=30),
+    st.floats(-1.5, -0.1),
+)
+def test_whatever_the_model_says_it_comes_to_an_end(answers: list[str], logprob: float) -> None:
+    reading, left = Reading(CHUNK, 0, "en", prompt=PROMPT), list(answers)
+    while reading.request is not None:
+        text = left.pop()
+        reading.take(said(*([(0.0, min(5.0, reading.request.span.duration), text)] if text else []), logprob=logprob))
+    assert reading.result().decodes == len(answers) - len(left)

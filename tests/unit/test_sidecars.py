@@ -41,7 +41,14 @@ def test_all_that_one_may_say() -> None:
             "priority": -100,
             "metadata": {"team": "blue", "id": 17, "rate": 0.5, "vip": True},
             "formats": ["txt", "srt", "txt"],
-            "options": {"language": "DE", "task": "translate", "channels": "split", "word_timestamps": True},
+            "options": {
+                "language": "DE",
+                "task": "translate",
+                "channels": "split",
+                "word_timestamps": True,
+                "hotwords": " Kovacs,\nSpotscribe",
+                "initial_prompt": " ",
+            },
         }
     )
     assert note is None
@@ -49,7 +56,14 @@ def test_all_that_one_may_say() -> None:
         label="november",
         priority=-100,
         metadata={"team": "blue", "id": "17", "rate": "0.5", "vip": "true"},
-        options={"language": "de", "task": "translate", "channels": "split", "word_timestamps": True},
+        options={
+            "language": "de",
+            "task": "translate",
+            "channels": "split",
+            "word_timestamps": True,
+            "hotwords": "Kovacs, Spotscribe",
+            "initial_prompt": None,
+        },
         formats=("txt", "srt"),
     )
     assert from_json(json.loads(json.dumps(to_json(said)))) == said
@@ -149,7 +163,18 @@ JSON = st.recursive(
         st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=4)
     ),
 )
-FIELDS = ("label", "priority", "metadata", "options", "formats", "language", "task", "channels", "word_timestamps")
+FIELDS = (
+    "label",
+    "priority",
+    "metadata",
+    "options",
+    "formats",
+    "language",
+    "task",
+    "channels",
+    "word_timestamps",
+    "hotwords",
+)
 NAMED = st.dictionaries(st.sampled_from(FIELDS), JSON | st.dictionaries(st.sampled_from(FIELDS), JSON))
 
 

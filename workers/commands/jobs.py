@@ -168,6 +168,8 @@ def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
         "length": clock(view.duration_s) if view.duration_s else "",
         "language": view.language or "",
         "decoding": f"{o.engine}, {o.task}, channels {o.channels}{', word times' if o.word_timestamps else ''}",
+        "hotwords": printable(o.hotwords or ""),
+        "prompt": printable(o.initial_prompt or ""),
         "done": f"{p.chunks_done} of {p.chunks} chunks, {p.shards_done} of {p.shards} shards" if p.shards else "",
         "held by": ", ".join(progress.workers),
         "labels": ", ".join(progress.labels),

@@ -204,6 +204,8 @@ def _lines(source: Source, counts: dict[str, int]) -> list[str]:
     )
     said = {
         "decoding": f"{s.job.engine}, {s.job.language or 'language detected'}, channels {s.job.channels}",
+        "hotwords": printable(s.job.hotwords or ""),
+        "prompt": printable(s.job.initial_prompt or ""),
         "files": f"{', '.join(s.formats)} below {printable(s.out)}" if s.out else "in the database only",
         "only": ", ".join(s.include),
         "not": ", ".join(s.exclude),
