@@ -144,6 +144,8 @@ class ChunkResult:
     gaps: tuple[Gap, ...] = ()
     decodes: int = 1
     """How many times the model was asked, first decoding included."""
+    compute_type: str = ""
+    """What the model computed in. Empty: not noted."""
 
 
 class Coverage(StrEnum):

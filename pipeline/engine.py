@@ -72,6 +72,8 @@ class Engine(Protocol):
     multilingual: bool
     device: str
     """What it runs on, in words: batch limits are remembered for it."""
+    compute_type: str
+    """What it really computes in, whatever was asked for."""
 
     def features(self, samples: Samples, window: float) -> Floats:
         """int16 at 16 kHz → (n_mels, 100 × window), padded with silence."""

@@ -55,7 +55,7 @@ class Finisher:
             try:
                 with self._db.transaction() as tx:
                     leases.hold(tx, lease)
-                    values = self._store_transcript(tx, job, transcript) if state != "failed" else {}
+                    values = self._store_transcript(tx, job, transcript, results) if state != "failed" else {}
                     jobs.end_job(tx, lease, state, Verdict(code, job.error), **values)
             except LeaseLost:
                 return
@@ -63,10 +63,12 @@ class Finisher:
                 for key in keys:  # the transcript stands; what outlives an error or a kill here is swept up later
                     self._store.delete(key)
 
-    def _store_transcript(self, tx: Connection, job: JobView, transcript: Transcript) -> dict[str, Any]:
+    def _store_transcript(
+        self, tx: Connection, job: JobView, transcript: Transcript, results: list[ChunkResult]
+    ) -> dict[str, Any]:
         """Its rows; the answer is what the job's own row says of it."""
         o = job.options
-        made = Made(job.sha256 or "", o.digest, o.model, o.compute_type, o.task)
+        made = Made(job.sha256 or "", o.digest, o.model, computed_in(results) or o.compute_type, o.task)
         return {
             "transcript_id": checkpoints.write_transcript(tx, transcript, made),
             "language": transcript.language,
@@ -184,6 +186,11 @@ def assemble(job: JobView, plan: Plan, results: list[ChunkResult]) -> Transcript
         segments=tuple(sorted(segments, key=lambda s: (s.start, s.channel))),
         coverage=coverage(plan, results),
     )
+
+
+def computed_in(results: list[ChunkResult]) -> str:
+    """What the chunks were computed in: one compute type, or those of all devices that took part, joined by `+`."""
+    return "+".join(sorted({r.compute_type for r in results if r.compute_type}))
 
 
 def _end(job: JobView, plan: Plan, results: list[ChunkResult], transcript: Transcript) -> tuple[str, Code]:

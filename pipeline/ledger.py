@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -73,8 +73,10 @@ class Written:
 class Ledger:
     """Results that are read and not written yet; one thread owns it."""
 
-    def __init__(self, database: Database, hand: InHand, worker: str, tally: Tally) -> None:
+    def __init__(self, database: Database, hand: InHand, worker: str, tally: Tally, compute_type: str) -> None:
+        """`compute_type`: what the model of this process really computes in."""
         self._db, self._hand, self._worker, self._tally = database, hand, worker, tally
+        self._compute_type = compute_type
         self._unwritten: list[Work] = []
 
     def __bool__(self) -> bool:
@@ -123,7 +125,8 @@ class Ledger:
 
     def _checkpoint(self, tx: Connection, shard: OpenShard, works: Sequence[Work]) -> bool:
         """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
-        checkpoints.write(tx, shard.lease, shard.job, self._worker, [w.reading.result() for w in works])
+        results = [replace(w.reading.result(), compute_type=self._compute_type) for w in works]
+        checkpoints.write(tx, shard.lease, shard.job, self._worker, results)
         if shard.open - {w.reading.chunk.index for w in works}:
             return False
         leases.end(tx, shard.lease, "done")

@@ -9,12 +9,16 @@ import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from faster_whisper.utils import available_models, download_model
 
 from chunking.errors import UsageError
+from pipeline.modelfile import WHISPER, ModelFile, read_model_file
 
 NEEDED = ("model.bin", "config.json", "tokenizer.json")
+CONFIGURED = ("alignment_heads", "lang_ids", "suppress_ids", "suppress_ids_begin")
+"""What CTranslate2 reads of config.json as it decodes (ctranslate2/specs/whisper_spec.py, WhisperConfig)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,12 @@ PACKAGED = {
 
 def find_model(name: str, cache: Path) -> Path:
     """The model's directory, fetched if need be into `cache`. Raises UsageError with what to do next."""
-    if "/" in name or Path(name).is_dir():
+    if "/" in name or Path(name).exists():
         directory = Path(name).expanduser()
         if directory.is_dir():
             return verified(directory)
+        if directory.exists():
+            raise UsageError(f"{name} is a file; a model is a directory with {', '.join(NEEDED)} in it")
         if name.startswith((".", "/", "~")):
             raise UsageError(f"no such model directory: {name}")
     for place in (cache / name, _packaged(name, cache)):
@@ -75,21 +81,77 @@ def verified(directory: Path) -> Path:
     missing = [f for f in NEEDED if not (directory / f).is_file()]
     if not list(directory.glob("vocabulary.*")):
         missing.append("vocabulary.json or vocabulary.txt")
+    config = _json(directory / "config.json") if "config.json" not in missing else {}
+    if not isinstance(config, dict):
+        raise UsageError(f"{directory / 'config.json'} is damaged; fetch the model again")
+    file = read_model_file(directory / "model.bin") if "model.bin" not in missing else None
+    if file is not None and file.kind != WHISPER:
+        raise UsageError(f"{directory} is a model of another kind ({file.kind}), not a Whisper model")
+    if "model.bin" in missing and "model_type" in config:
+        raise UsageError(_unconverted(directory, str(config["model_type"])))
     if missing:
         raise UsageError(f"{directory} is no Whisper model in CTranslate2 form: it lacks {', '.join(missing)}")
-    try:
-        json.loads((directory / "config.json").read_text())
-    except ValueError:
-        raise UsageError(f"{directory / 'config.json'} is damaged; fetch the model again") from None
+    if file is not None:
+        _check_parts(directory, config, file)
     return directory
+
+
+def _check_parts(directory: Path, config: Any, file: ModelFile) -> None:
+    """Whether what lies beside model.bin belongs to it: CTranslate2 loads anything, and then fails at each chunk."""
+    if lacks := [key for key in CONFIGURED if key not in config]:
+        raise UsageError(
+            f"{directory / 'config.json'} is not what CTranslate2's converter writes: it lacks {', '.join(lacks)}; "
+            "fetch or convert the model again"
+        )
+    listed, known = _vocabulary_size(directory), file.dimensions.vocabulary if file.dimensions else 0
+    if listed < known:
+        raise UsageError(
+            f"{directory} is damaged: its vocabulary has {listed} tokens, its model.bin {known}; fetch the model again"
+        )
+
+
+def _unconverted(directory: Path, kind: str) -> str:
+    """What to do with a directory that Hugging Face's transformers would load."""
+    if kind != "whisper":
+        return f"{directory} is a model of another kind ({kind}), not a Whisper model"
+    copied = [f for f in ("tokenizer.json", "preprocessor_config.json") if (directory / f).is_file()]
+    command = (
+        f"ct2-transformers-converter --model {directory} --output_dir NEW "
+        f"--copy_files {' '.join(copied) or 'tokenizer.json'} --quantization float16"
+    )
+    return (
+        f"{directory} is a Whisper model in Hugging Face form; convert it: {command} "
+        "(needs transformers and torch, on any machine), then --model NEW"
+    )
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UsageError(f"{file} is damaged; fetch the model again") from None
 
 
 def is_english_only(directory: Path) -> bool:
     """Whether the model knows English alone (its vocabulary has no language tokens' count of a multilingual one)."""
-    name = next(directory.glob("vocabulary.*"))
-    text = name.read_text(encoding="utf-8")
-    count = len(json.loads(text)) if name.suffix == ".json" else len(text.splitlines())
-    return count < MULTILINGUAL_VOCABULARY
+    return _vocabulary_size(directory) < MULTILINGUAL_VOCABULARY
+
+
+def knows(directory: Path, language: str) -> bool:
+    """Whether the model has a token for the language: only large-v3 and what was made of it have one for `yue`."""
+    return is_english_only(directory) or f"<|{language}|>".encode() in _vocabulary(directory).read_bytes()
+
+
+def _vocabulary(directory: Path) -> Path:
+    return next(directory.glob("vocabulary.*"))
+
+
+def _vocabulary_size(directory: Path) -> int:
+    """Tokens."""
+    file = _vocabulary(directory)
+    if file.suffix == ".json":
+        return len(_json(file))
+    return len(file.read_bytes().splitlines())
 
 
 MULTILINGUAL_VOCABULARY = 51865

@@ -32,6 +32,7 @@ class PacedEngine:
     parallel = 1
     multilingual = False
     device = "paced"
+    compute_type = "paced"
 
     def __init__(self, chunk_s: float = CHUNK_S, log: Path | None = None) -> None:
         """`log` gets a line for each chunk that goes in: a killed process cannot tell what it had begun."""

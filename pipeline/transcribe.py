@@ -79,7 +79,7 @@ class Transcriber:
         self._fresh: list[Work] = []
         self._ready: list[Work] = []
         self._begun: set[Work] = set()
-        self._ledger = Ledger(database, self._hand, claims.worker, tally)
+        self._ledger = Ledger(database, self._hand, claims.worker, tally, engine.compute_type)
         self._computing: dict[Future[Any], Work] = {}
         self._decoding: dict[Future[Any], list[Work]] = {}
         self._called: dict[Future[Any], float] = {}

@@ -21,7 +21,7 @@ from faster_whisper.transcribe import get_suppressed_tokens
 
 from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
 from chunking.timeline import SAMPLE_RATE
-from pipeline.devices import EngineOptions, compute_types, cuda_devices
+from pipeline.devices import EngineOptions, gpu_name
 from pipeline.engine import Answer, Ask, Floats, Samples
 from pipeline.prompts import prompt_tokens
 from pipeline.tokens import pieces_of, with_words
@@ -46,21 +46,24 @@ class WhisperEngine:
     def __init__(self, model: Path, options: EngineOptions) -> None:
         self.parallel = options.parallel
         self._beam_size = options.beam_size
+        self._tokenizer = _tokenizer(model / "tokenizer.json")
+        on_gpus = options.device == "cuda"
         try:
             self._model = ctranslate2.models.Whisper(
                 str(model),
                 device=options.device,
+                device_index=list(range(options.parallel)) if on_gpus else 0,
                 compute_type=options.compute_type,
-                inter_threads=options.parallel,
+                inter_threads=1 if on_gpus else options.parallel,  # for each device
                 intra_threads=options.threads,
             )
         except (RuntimeError, ValueError) as e:
             raise UsageError(_plain(e, model, options)) from e
-        self.device: str = self._model.device
+        self.device: str = f"cuda {gpu_name(0)}".strip() if self._model.device == "cuda" else self._model.device
+        self.compute_type: str = self._model.compute_type
         ctranslate2.set_random_seed(0)  # decoding with temperature draws by chance: the same each time
         self.multilingual: bool = self._model.is_multilingual
         self._extractor = FeatureExtractor(feature_size=self._model.n_mels)
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
         self._tokenizers: dict[tuple[str, str], Tokenizer] = {}
         tokenizer = self._prompted("en", "transcribe")
         self._eot: int = tokenizer.eot
@@ -117,7 +120,9 @@ class WhisperEngine:
         longer at a batch of 4), and their attention needs memory by the square of the window, each.
         """
         if self._model.device != "cpu":
-            return self._model.encode(ctranslate2.StorageView.from_array(np.ascontiguousarray(np.stack(features))))
+            view = ctranslate2.StorageView.from_array(np.ascontiguousarray(np.stack(features)))
+            # With several GPUs nobody knows which of them will decode it.
+            return self._model.encode(view, to_cpu=len(self._model.device_index) > 1)
         views = [ctranslate2.StorageView.from_array(np.ascontiguousarray(f[np.newaxis])) for f in features]
         encoded = [np.array(self._model.encode(view), copy=False) for view in views]
         return ctranslate2.StorageView.from_array(np.concatenate(encoded))
@@ -174,13 +179,22 @@ def _before(ask: Ask, tokenizer: Tokenizer) -> tuple[int, ...]:
     return (tokenizer.sot_prev, *ask.prompt) if ask.prompt else ()
 
 
+def _tokenizer(file: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as e:  # it raises no narrower one
+        raise UsageError(f"{file} is damaged ({_first_line(e)}); fetch the model again") from None
+
+
 def _plain(error: Exception, model: Path, options: EngineOptions) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if "compute type" in text:
-        device = "cuda" if options.device != "cpu" and cuda_devices() else "cpu"
-        possible = ", ".join(compute_types(device))
-        return f"this {device} cannot compute in {options.compute_type}; it can in {possible}"
+    text = _first_line(error)
+    if isinstance(_translated(error), OutOfMemory):
+        return f"there is no memory on this {options.device} for the model in {model}: take a smaller one ({text})"
     return f"the model in {model} cannot be loaded: {text}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 _DEVICE = ("cuda", "cublas", "cudnn", "device")

@@ -21,7 +21,7 @@ from pathlib import Path
 from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
-from pipeline.devices import compute_types, cuda_devices, engine_options
+from pipeline.devices import compute_types, default_batch_size, engine_options, free_memory, gpu_name
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
 from workers.doctor_sources import check_sources
@@ -96,19 +96,28 @@ def _device(w: Wiring) -> Finding:
     s = w.settings
     if s.engine == "paced":
         return Finding("ok", "none is needed: the engine is paced")
-    how, gpus = engine_options(s, s.device, s.compute_type, 1), cuda_devices()
-    if how.device == "cuda" and not gpus:
-        todo = f"see what nvidia-smi says, or set {PREFIX}DEVICE=cpu"
-        return Finding("FAIL", "CTranslate2 sees no CUDA device", todo)
-    on = f"CUDA devices: {gpus}" if how.device == "cuda" else f"CPU, {s.cores} cores to use"
-    possible = compute_types(how.device)
-    if s.compute_type not in {"auto", "default", *possible}:
-        found = f"{on}: cannot compute in {s.compute_type}; can in {', '.join(possible)}"
-        return Finding("FAIL", found, f"set {PREFIX}COMPUTE_TYPE to one of these, or to auto")
+    how = engine_options(s, s.device, s.compute_type, 1)
+    possible = ", ".join(compute_types(how.device))
+    on = f"CPU, {s.cores} cores to use"
+    if how.device == "cuda":
+        on = ", ".join(gpu_name(i) or "a CUDA device" for i in range(how.parallel))
     if how.device == "cuda" and not _loads("libcublas.so.12"):
         todo = "install CUDA 12's cuBLAS, and name its folder in LD_LIBRARY_PATH"
         return Finding("warn", f"{on}; libcublas.so.12 is not found, without which no model runs there", todo)
-    return Finding("ok", f"{on}; computes in {s.compute_type} (can in {', '.join(possible)})")
+    batch, free = default_batch_size(how, _here(s)), free_memory(how)
+    room = f" ({free / 1e9:.1f} GB are free)" if free is not None else ""
+    found = f"{on}; computes in {how.compute_type} (can in {possible}), {batch} chunks at a time{room}"
+    if how.notice:
+        return Finding("warn", f"{found}; {how.notice}", f"set {PREFIX}COMPUTE_TYPE to what it can compute in")
+    return Finding("ok", found)
+
+
+def _here(settings: Settings) -> Path | None:
+    """The model's directory, where it is on this machine and whole."""
+    try:
+        return models.local_model(settings.model, settings.models)
+    except UsageError:
+        return None
 
 
 def _loads(library: str) -> bool:

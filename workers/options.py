@@ -18,9 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMPUTE_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
 MODEL = click.option("--model", help="A name (tiny.en, small, large-v3-turbo, …) or a directory in CTranslate2 form.  [default: tiny.en, or SPOTSCRIBE_MODEL]")  # fmt: skip # noqa: E501
-COMPUTE_TYPE = click.option("--compute-type", type=click.Choice(COMPUTE_TYPES), help="Precision of the model's arithmetic.  [default: int8, or SPOTSCRIBE_COMPUTE_TYPE]")  # fmt: skip # noqa: E501
+COMPUTE_TYPE = click.option("--compute-type", type=click.Choice(COMPUTE_TYPES), help="Precision of the model's arithmetic; int8: of its weights, with float16 beside them on a GPU, float32 on CPU.  [default: int8, or SPOTSCRIBE_COMPUTE_TYPE]")  # fmt: skip # noqa: E501
 BEAM_SIZE = click.option("--beam-size", type=click.IntRange(1, 20), default=1, show_default=True, help="1: greedy.")
-BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chunks that are decoded together.  [default: 64 on a GPU, 16 a core on CPU]")  # fmt: skip # noqa: E501
+BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chunks that are decoded together.  [default: what there is memory for, up to 64 on each GPU, 16 a core on CPU]")  # fmt: skip # noqa: E501
 DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="What the model runs on.  [default: auto, or SPOTSCRIBE_DEVICE]")  # fmt: skip # noqa: E501
 FORMATS = click.option("--formats", default="txt,json", show_default=True, help=f"Any of {', '.join(Format)}.")
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -60,16 +60,19 @@ def decoding(command: F) -> F:
 
 def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any]) -> JobOptions:
     """From what `decoding` gives. `directory`: the model, where it is on this machine. Raises UsageError."""
-    from pipeline.models import is_english_only
+    from pipeline.models import is_english_only, knows
 
     model = asked["model"] or settings.model
     english_only = is_english_only(directory) if directory is not None else model.endswith(".en")
     if asked["task"] == "translate" and english_only:
         raise UsageError("--task translate: this model knows English only; choose a model without .en in its name")
+    language = _language(asked["language"], english_only=english_only)
+    if language is not None and directory is not None and not knows(directory, language):
+        raise UsageError(f"--language {language}: this model does not know it; large-v3 and large-v3-turbo may")
     job = JobOptions(
         model=str(Path(model).absolute()) if Path(model).is_dir() else model,
         compute_type=asked["compute_type"] or settings.compute_type,
-        language=_language(asked["language"], english_only=english_only),
+        language=language,
         task=asked["task"],
         channels=asked["channels"],
         word_timestamps=asked["word_timestamps"],

@@ -290,13 +290,14 @@ def test_missing_rights_in_postgres_are_named(told: Any, postgres: Database, bro
 def test_wrong_settings_are_told_side_by_side(told: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = told(home=tmp_path / "file" / "below", compute_type="float16", model="tinny", modle="x", cloud="gcp")
-    assert found.state("FAIL") == {"home", "database", "work", "model", "device"}
+    assert found.state("FAIL") == {"home", "database", "work", "model"}
     assert "is a file" in found["home"]
     assert "SPOTSCRIBE_HOME" in found["home"]
-    assert "cannot compute in float16; can in float32" in found["device"]
+    assert "computes in float32 (can in float32" in found["device"]
+    assert "cannot compute in float16; going on in float32" in found["device"]
     assert "SPOTSCRIBE_COMPUTE_TYPE" in found["device"]
     assert "no model is named 'tinny'; known: tiny" in found["model"]
-    assert found.state("warn") == {"settings", "cloud"}
+    assert found.state("warn") == {"settings", "device", "cloud"}
     assert "did you mean SPOTSCRIBE_MODEL, not SPOTSCRIBE_MODLE?" in found["settings"]
     assert "gcp's metadata service does not answer" in found["cloud"]
 

@@ -205,7 +205,7 @@ def test_requests_that_are_wrong_are_one_line_and_code_2(home: Path, tmp_path: P
         (["run", fox, "--model", tmp_path], "no Whisper model"),
         (["run", fox, "--model", "tinny"], "no model is named"),
         (["run", fox, "--compute-type", "int8_float16", "--device", "cpu"], "cannot compute in"),
-        (["run", fox, "--device", "cuda"], "cuda"),
+        (["run", fox, "--device", "cuda"], "sees no CUDA device"),
         (["run", fox, "--batch-size", "0"], "batch-size"),
         (["run", fox, "--out", fox], "is a file"),
         (["run", fox, "--out", fox / "deeper"], "is a file"),
@@ -217,7 +217,24 @@ def test_requests_that_are_wrong_are_one_line_and_code_2(home: Path, tmp_path: P
         assert done.code == 2, (arguments, done)
         assert said.lower() in done.stderr.lower(), (arguments, done.stderr)
         assert not (tmp_path / "transcripts").exists()
-    assert query(home, "SELECT count(*) FROM jobs WHERE state NOT IN ('queued')") == [(0,)]
+    assert not (home / "spotscribe.db").exists()  # nothing was done
+
+
+def test_a_compute_type_that_is_set_for_other_machines_gives_way_and_the_transcript_says_to_what(
+    home: Path, tmp_path: Path, fox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTSCRIBE_COMPUTE_TYPE", "int8_float16")
+    monkeypatch.setenv("SPOTSCRIBE_DEVICE", "cpu")
+    done = run(fox, out=tmp_path / "out")
+    assert done.code == 0
+    assert done.stderr.startswith("this CPU cannot compute in int8_float16; going on in int8_float32\n")
+    assert query(home, "SELECT compute_type FROM transcripts") == [("int8_float32",)]
+    written = json.loads(Path(done.files[fox.name]["outputs"]["json"]).read_text())
+    assert written["model"] == {"name": "tiny.en", "compute_type": "int8_float32"}
+    monkeypatch.setenv("SPOTSCRIBE_COMPUTE_TYPE", "int9")
+    done = run(fox, out=tmp_path / "out")
+    assert done.code == 2
+    assert "no compute type 'int9'; this CPU can compute in float32" in done.stderr
 
 
 def test_a_setting_that_is_wrong_is_named(

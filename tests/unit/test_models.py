@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 
 from chunking.errors import UsageError
 from pipeline.devices import EngineOptions
-from pipeline.models import find_model, is_english_only, verified
+from pipeline.models import MULTILINGUAL_VOCABULARY, find_model, is_english_only, knows, verified
 from pipeline.whisper import WhisperEngine
 from tests.conftest import package_file
 
@@ -55,7 +56,7 @@ def test_parts_are_put_together_and_checked(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_incomplete_directory_says_what_it_lacks(tmp_path: Path) -> None:
-    (tmp_path / "model.bin").touch()
+    (tmp_path / "model.bin").write_bytes(b"weights")
     with pytest.raises(UsageError, match=r"lacks config\.json, tokenizer\.json, vocabulary"):
         verified(tmp_path)
     with pytest.raises(UsageError, match="no such model directory"):
@@ -64,14 +65,84 @@ def test_an_incomplete_directory_says_what_it_lacks(tmp_path: Path) -> None:
         find_model("tinny", tmp_path)
 
 
-def test_a_model_of_another_kind_and_a_compute_type_that_the_device_lacks(tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(TINY, broken)
-    (broken / "model.bin").write_bytes(b"not a model at all")
-    with pytest.raises(UsageError, match="cannot be loaded"):
-        WhisperEngine(verified(broken), EngineOptions("cpu"))
-    with pytest.raises(UsageError, match=r"cannot compute in int8_float16; it can in .*int8"):
-        WhisperEngine(TINY, EngineOptions("cpu", "int8_float16"))
+def spoilt(folder: Path, name: str, content: bytes | None) -> Path:
+    """tiny.en with one file that is another, or not there; the others are links."""
+    folder.mkdir()
+    for file in TINY.iterdir():
+        if file.is_file() and file.name != name:
+            (folder / file.name).symlink_to(file)
+    if content is not None:
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.bin", (TINY / "model.bin").read_bytes()[:1_000_000], r"damaged or cut off at 1,000,000 bytes; fetch"),
+        ("model.bin", b"", "damaged or cut off at 0 bytes"),
+        ("model.bin", None, r"lacks model\.bin"),
+        ("tokenizer.json", None, r"lacks tokenizer\.json"),
+        ("config.json", b"{", r"config\.json is damaged; fetch the model again"),
+        ("config.json", b"7", r"config\.json is damaged"),
+        (
+            "config.json",
+            b'{"model_type": "whisper"}',
+            "not what CTranslate2's converter writes: it lacks alignment_heads",
+        ),
+        ("vocabulary.txt", None, "lacks vocabulary.json"),
+        ("vocabulary.txt", b"a\nb\n", "its vocabulary has 2 tokens, its model.bin 51864; fetch"),
+        ("vocabulary.txt", b"\xff", "its vocabulary has 1 tokens"),
+    ],
+)
+def test_a_damaged_directory_is_told_before_it_is_loaded(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        find_model(str(spoilt(tmp_path / "spoilt", name, content)), tmp_path)
+
+
+def test_what_only_loading_can_tell_is_one_line(tmp_path: Path) -> None:
+    cut = spoilt(tmp_path / "cut", "tokenizer.json", (TINY / "tokenizer.json").read_bytes()[:1000])
+    with pytest.raises(UsageError, match=r"tokenizer\.json is damaged \(EOF while parsing"):
+        WhisperEngine(verified(cut), EngineOptions("cpu"))
+    other = spoilt(tmp_path / "other", "model.bin", b"not a model at all")
+    with pytest.raises(UsageError, match="cannot be loaded: Unsupported model binary version"):
+        WhisperEngine(verified(other), EngineOptions("cpu"))
+
+
+def test_a_model_of_another_kind(tmp_path: Path) -> None:
+    translator = tmp_path / "translator"
+    translator.mkdir()
+    (translator / "model.bin").write_bytes(struct.pack("<IH16sIII", 6, 16, b"TransformerSpec", 7, 0, 0))
+    (translator / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"model of another kind \(TransformerSpec\), not a Whisper model"):
+        find_model(str(translator), tmp_path)
+    with pytest.raises(UsageError, match=r"model\.bin is a file; a model is a directory with model\.bin"):
+        find_model(str(translator / "model.bin"), tmp_path)
+
+
+def test_a_hugging_face_directory_says_how_to_convert_it(tmp_path: Path) -> None:
+    unconverted = tmp_path / "whisper-small"
+    unconverted.mkdir()
+    for file in ("model.safetensors", "tokenizer.json", "preprocessor_config.json"):
+        (unconverted / file).touch()
+    (unconverted / "config.json").write_text('{"model_type": "whisper"}')
+    with pytest.raises(UsageError) as told:
+        find_model(str(unconverted), tmp_path)
+    command = f"ct2-transformers-converter --model {unconverted} --output_dir NEW"
+    assert f"{command} --copy_files tokenizer.json preprocessor_config.json --quantization float16" in str(told.value)
+    (unconverted / "config.json").write_text('{"model_type": "wav2vec2"}')
+    with pytest.raises(UsageError, match=r"another kind \(wav2vec2\)"):
+        find_model(str(unconverted), tmp_path)
+
+
+def test_languages_that_a_model_has_no_token_for(tmp_path: Path) -> None:
+    assert knows(TINY, "en")
+    with_ = tmp_path / "vocabulary.json"
+    with_.write_text(json.dumps(["<|en|>", "<|de|>"] + ["x"] * MULTILINGUAL_VOCABULARY))
+    assert knows(tmp_path, "de")
+    assert not knows(tmp_path, "yue")
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -61,11 +61,16 @@ def run(
     name = asked["model"] or settings.model
     directory = model_directory(settings, name)
     job = job_options(settings, directory, asked)
-    how = engine_options(settings, device or settings.device, job.compute_type, job.beam_size)
-    options = RunOptions(job, out, formats_of(formats), force, batch_size or default_batch_size(how), debug)
+    how = engine_options(
+        settings, device or settings.device, job.compute_type, job.beam_size, named=asked["compute_type"] is not None
+    )
+    batch = batch_size or default_batch_size(how, directory)
+    options = RunOptions(job, out, formats_of(formats), force, batch, debug)
     findings = find_recordings(paths)
     _check_out(out)
     make_folder(settings.home, "SPOTSCRIBE_HOME")
+    if how.notice:
+        click.echo(how.notice, err=True)
     end_tidily()
     with Presence(settings.home) as presence:
         local = LocalRun(settings, presence, options)
