@@ -13,6 +13,8 @@ from types import FrameType
 
 M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1
 """glibc's malloc.h."""
+PDEATHSIG = 1
+"""prctl.h."""
 TRIM_S = 1.0
 COLLECT_AFTER = 10_000
 """New objects that may come together before the collector looks for rings among them; Python's default is 700."""
@@ -65,6 +67,13 @@ def end_at_once() -> None:
 def end_tidily() -> None:
     """SIGTERM raises SystemExit(143) in the main thread, so that what has been begun is given back."""
     signal.signal(signal.SIGTERM, _raise)
+
+
+def die_with(parent: int) -> None:
+    """From now on the end of the process that started this one is a SIGTERM to it. Linux only."""
+    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has gone already
+        os._exit(143)
 
 
 def _raise(_signal: int, _frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,22 @@ def loses_its_device() -> None:
     PacedEngine.decode = patched  # type: ignore[method-assign]
 
 
+def loses_a_device_once() -> None:
+    """The first process of the home that comes to its second call finds no device; no other, and no later one."""
+    calls, taken = 0, Path(os.environ["SPOTSCRIBE_HOME"]) / "lost"
+
+    def patched(self: PacedEngine, asks: Sequence[Ask]) -> list[Answer]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            with suppress(FileExistsError):
+                taken.touch(exist_ok=False)
+                raise DeviceLost("CUDA error: an illegal memory access was encountered")
+        return decode(self, asks)
+
+    PacedEngine.decode = patched  # type: ignore[method-assign]
+
+
 def is_slow() -> None:
     """A chunk takes a third of a second."""
     PacedEngine.__init__.__defaults__ = (0.3, None)
@@ -97,6 +114,7 @@ def has_a_bad_decoder() -> None:
 
 if __name__ == "__main__":
     {f.__name__: f for f in (
-        dies_preparing, dies_decoding, hangs, has_little_memory, loses_its_device, is_slow, has_a_bad_decoder,
+        dies_preparing, dies_decoding, hangs, has_little_memory, loses_its_device, loses_a_device_once, is_slow,
+        has_a_bad_decoder,
     )}[sys.argv.pop(1)]()  # fmt: skip
     main()

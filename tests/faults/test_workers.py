@@ -113,6 +113,19 @@ def test_a_lost_device_ends_the_process_and_no_job(place: Arena) -> None:
     assert place.faults(expected) == []
 
 
+def test_of_two_processes_on_a_machine_one_loses_its_device_and_the_other_does_not_notice(place: Arena) -> None:
+    files = place.record(300.0, 20.0)
+    expected = place.undisturbed(files)
+    place.submit(files)
+    pack = place.start("--processes", "2", program=(*ODD, "loses_a_device_once"))
+    assert place.settle(PATIENCE_S)
+    wait_for(place, "SELECT count(*) FROM workers", 3)
+    leave(pack)
+    assert "ended with 70, and is started again in 1 s" in place.said(pack)
+    assert place.said(pack).count("left after") == 2
+    assert place.faults(expected) == []
+
+
 def test_a_batch_too_large_for_the_memory_is_halved_and_that_is_remembered(place: Arena) -> None:
     files = place.record(300.0)
     expected = place.undisturbed(files)
@@ -235,6 +248,15 @@ def test_a_notice_of_preemption_gives_everything_back_in_time(places: Places, me
         assert place.settle(PATIENCE_S)
         assert place.faults(expected) == []
         assert place.repeated() <= BATCH
+
+
+def test_a_notice_of_preemption_reaches_every_process_of_a_machine(places: Places, metadata: Metadata) -> None:
+    with places() as place:
+        pack = place.start("--processes", "3", cloud="aws", metadata_url=metadata.url)
+        wait_for(place, "SELECT count(*) FROM workers", 3)
+        metadata.action = {"action": "terminate", "time": "2026-11-30T08:22:00Z"}
+        assert gone_within(pack, 5.0 + 10.0)
+        assert place.said(pack).count("takes this machine away") == 3
 
 
 def test_a_recommendation_to_move_stops_claiming_and_aborts_nothing(places: Places, metadata: Metadata) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import ctranslate2
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from pipeline.devices import (
     gpu_name,
     nearest,
 )
+from pipeline.engine import Ask
 from pipeline.settings import Settings
 from pipeline.whisper import WhisperEngine
 from tests.conftest import package_file
@@ -189,6 +191,40 @@ def test_the_batch_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for free, batch in ((8 * GB, 32), (GB, 16), (GB // 10, 2), (None, 32)):
         monkeypatch.setattr(devices, "available_memory", lambda free=free: free)
         assert default_batch_size(how, TINY) == batch
+
+
+class TwoGpus:
+    """CTranslate2's Whisper on a CPU that passes for two GPUs."""
+
+    device, device_index = "cuda", (0, 1)
+    real = ctranslate2.models.Whisper
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self.asked = options
+        self.to_cpu: list[bool] = []
+        self._model = self.real(path, device="cpu", compute_type="int8")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def encode(self, features: Any, to_cpu: bool = False) -> Any:
+        self.to_cpu.append(to_cpu)
+        return self._model.encode(features)
+
+
+def test_one_process_uses_all_gpus_a_worker_on_each(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_gpus(monkeypatch, AMPERE, AMPERE, driver=Driver([GB, GB]))
+    monkeypatch.setattr(ctranslate2.models, "Whisper", TwoGpus)
+    engine = WhisperEngine(TINY, engine_options(settings, "auto", "int8", 1))
+    model: Any = engine._model
+    assert (model.asked["device_index"], model.asked["inter_threads"]) == ([0, 1], 1)
+    assert model.asked["compute_type"] == "int8_float16"
+    assert (engine.parallel, engine.device) == (2, "cuda NVIDIA L4")
+    sound, _ = soundfile.read(package_file("pytest_audioeval", "samples", "audio", "en", "counting.wav"), dtype="int16")
+    asks = [Ask(engine.features(sound, 10.0), 10.0, min(10.0, len(sound) / 16000), "en") for _ in range(2)]
+    alone = WhisperEngine(TINY, EngineOptions("cpu", "int8_float32"))
+    assert [a.text for a in engine.decode(asks)] == [a.text for a in alone.decode(asks)]
+    assert model.to_cpu == [True]  # the GPU that decodes may be another than the one that encoded
 
 
 def machine(root: Path, groups: dict[str, tuple[str, int, int]], own: str = "0::/a/b") -> Path:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from chunking.errors import UsageError
-from pipeline.devices import default_batch_size, engine_options
+from pipeline.devices import EngineOptions, default_batch_size, engine_options
+from pipeline.settings import Settings
 from storage.jobs import JobOptions
+from workers.bootstrap import die_with
 from workers.fleet import FleetOptions, FleetWorker
 from workers.options import BATCH_SIZE, BEAM_SIZE, COMPUTE_TYPE, DEBUG, DEVICE, MODEL
+from workers.pack import Pack, children
 from workers.presence import Presence
 from workers.spot import by_name
 from workers.wiring import Wiring, load_engine, make_folder, model_directory, read_settings
@@ -25,6 +31,7 @@ Exit codes:
   0   it was told to leave (SIGTERM, Ctrl-C, a notice of preemption), and has left
   2   the set-up is wrong, or a part of the fleet does not answer
   70  the model or its device hangs or is lost: start it again
+Of several processes the worst code counts; what ends by itself is started again.
 """
 
 
@@ -36,35 +43,72 @@ Exit codes:
 @BATCH_SIZE
 @DEVICE
 @click.option("--cpu-threads", type=click.IntRange(1, 256), help="Recordings that are prepared at once.  [default: the cores, at least 2]")  # fmt: skip # noqa: E501
+@click.option("--processes", type=click.IntRange(1, 64), help="Processes on this machine, each with a GPU and a share of the cores.  [default: one for each GPU]")  # fmt: skip # noqa: E501
+@click.option("--child-of", type=int, hidden=True)
 @DEBUG
 def worker(
     roles: str,
     batch_size: int | None,
     device: str | None,
     cpu_threads: int | None,
+    processes: int | None,
+    child_of: int | None,
     debug: bool,
     **asked: Any,
 ) -> None:
     """Work for a fleet, until told to leave: SIGTERM, Ctrl-C, or the cloud's notice that it takes the machine away.
-    It leaves within ten seconds, and nothing is lost if it does not get so far.
+    It leaves within ten seconds, and nothing is lost if it does not get so far. On a machine with several GPUs one
+    process for each is started, and started again where it ends by itself.
     """
+    if child_of is not None:
+        die_with(child_of)
     settings = read_settings()
     asked_roles = tuple(dict.fromkeys(r.strip() for r in roles.split(",") if r.strip()))
     if not asked_roles or set(asked_roles) - set(ROLES):
         raise UsageError(f"--roles: {roles!r}; possible: {', '.join(ROLES)}")
     by_name(settings.cloud if settings.cloud != "auto" else "none", settings.metadata_url)
-    name = asked["model"] or settings.model
     job = JobOptions(
-        model=name, compute_type=asked["compute_type"] or settings.compute_type, beam_size=asked["beam_size"]
+        model=asked["model"] or settings.model,
+        compute_type=asked["compute_type"] or settings.compute_type,
+        beam_size=asked["beam_size"],
     )
     threads = cpu_threads or max(2, settings.cores)
     wiring = Wiring(settings, CONNECTIONS + threads, ping=False)  # it tries again by itself
     wiring.check_fleet()
     make_folder(settings.home, "SPOTSCRIBE_HOME")
-    engine, how = None, engine_options(settings, device or settings.device, job.compute_type, job.beam_size)
+    decoder = None
     if "gpu" in asked_roles:
-        engine = load_engine(settings, model_directory(settings, name), how)
-    options = FleetOptions(asked_roles, job, batch_size or default_batch_size(how), threads, debug)
+        decoder = _decoder(settings, job, device, named=asked["compute_type"] is not None)
+    gpus = decoder.gpus if decoder else 0
+    if (number := processes or max(1, gpus)) > 1:
+        wiring.database.close()
+        sys.exit(Pack(children(number, gpus, settings.cores, cpu_threads)).run())
+    options = FleetOptions(asked_roles, job, batch_size or (decoder.batch_size if decoder else 1), threads, debug)
+    engine = load_engine(settings, decoder.model, decoder.how) if decoder else None
     with Presence(settings.home, f"{socket.gethostname()}-") as presence:
         code = FleetWorker(settings, wiring, wiring.app, presence, options, engine).run()
     os._exit(code)  # without waiting for a call that the model is still at
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """A model that is here, and how it will be run."""
+
+    model: Path | None
+    how: EngineOptions
+
+    @property
+    def gpus(self) -> int:
+        return self.how.parallel if self.how.device == "cuda" else 0
+
+    @property
+    def batch_size(self) -> int:
+        return default_batch_size(self.how, self.model)
+
+
+def _decoder(settings: Settings, job: JobOptions, device: str | None, *, named: bool) -> _Decoder:
+    """Raises UsageError where the model or the device is not to be had."""
+    how = engine_options(settings, device or settings.device, job.compute_type, job.beam_size, named=named)
+    if how.notice:
+        click.echo(how.notice, err=True)
+    return _Decoder(model_directory(settings, job.model), how)
