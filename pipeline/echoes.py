@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from pipeline.engine import Answer, Piece
 
-MADE_OF = 0.7
+MADE_OF = 0.8
 """Share of an answer's trigrams of letters that are the prompt's, from which on it may be an echo."""
 BORNE_OUT = 0.4
 """Likeness of letters from which on two decodings heard the same: `Merneptah` and `Mer Neptune` come to 0.8, words that
@@ -22,13 +22,13 @@ ABOUT_S = 1.0
 
 def echoing(answer: Answer, prompt: str) -> tuple[Piece, ...]:
     """The pieces of an answer that are made of the prompt, in whatever order and however often."""
-    ours, letters = _grams(prompt), _letters(prompt)
+    ours, letters = _known(prompt), _letters(prompt)
 
     def made_of(piece: Piece) -> bool:
-        mine = _letters(piece.text)
-        if len(mine) < 3:
-            return bool(mine) and mine in letters
-        return sum(mine[i : i + 3] in ours for i in range(len(mine) - 2)) >= MADE_OF * (len(mine) - 2)
+        grams = _grams(piece.text)
+        if not grams:
+            return bool(mine := _letters(piece.text)) and mine in letters
+        return sum(g in ours for g in grams) >= MADE_OF * len(grams)
 
     return tuple(p for p in answer.pieces if made_of(p))
 
@@ -56,9 +56,13 @@ def _timed(answer: Answer) -> list[tuple[str, float]]:
 
 
 @lru_cache(maxsize=64)
-def _grams(text: str) -> frozenset[str]:
-    letters = _letters(text)
-    return frozenset(letters[i : i + 3] for i in range(len(letters) - 2))
+def _known(prompt: str) -> frozenset[str]:
+    return frozenset(_grams(prompt))
+
+
+def _grams(text: str) -> list[str]:
+    """Three letters in a row, of each word: whatever stands beside it."""
+    return [word[i : i + 3] for word in map(_letters, text.split()) for i in range(len(word) - 2)]
 
 
 def _letters(text: str) -> str:

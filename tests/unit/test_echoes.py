@@ -26,7 +26,7 @@ def texts(pieces: tuple[Piece, ...]) -> list[str]:
 def test_any_run_of_the_prompt_however_often_is_made_of_it(first: int, count: int, times: int, case: type[str]) -> None:
     run = " ".join(WORDS[first : first + count])
     answer = said(case(" ".join([run] * times)))
-    if len(run) > 8 or times == 1:  # at each seam of short words letters meet that do not meet in the prompt
+    if len(run) > 3 or times == 1:  # of a short word alone nothing can be told
         assert echoing(answer, PROMPT) == answer.pieces
 
 
@@ -35,6 +35,7 @@ def test_any_run_of_the_prompt_however_often_is_made_of_it(first: int, count: in
     [
         "Kubernetes and Spotscribe.",
         "Merneptah, Zürich, Spotscribe",
+        "Zürich, Zürich, Zürich, Zürich!",
         "Spotscribe, Kubernets, Dr. Kovacs, Merneptah",
         "北京大学附属医院。",
         "Dr",
