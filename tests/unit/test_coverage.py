@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunking.coverage import DAMAGED, coverage
+from chunking.coverage import DAMAGED, INVENTED, UNHEARD, UNREAD, coverage
 from chunking.planner import Track, plan
-from chunking.timeline import ChunkResult, Coverage, Gap, Segment, Span, Transcript
+from chunking.timeline import Chunk, ChunkResult, Coverage, Gap, Plan, Segment, Shard, Span, Transcript
 from tests.unit.test_planner import tracks
 
 
@@ -60,3 +60,43 @@ def test_failed_speech_says_why_and_unheard_speech_is_no_speech() -> None:
         (20.0, 24.0, "no_speech"),
         (24.0, 30.0, "no_speech"),
     ]
+
+
+def ends(result: ChunkResult, *more: ChunkResult) -> list[tuple[float, float, str, str]]:
+    """What becomes of 20 s, of which the first chunk has speech from 1 to 11 and, cut, the second from 9 to 19."""
+    chunks = (
+        Chunk(0, Span(0.5, 11.0), (Span(1.0, 11.0),), 15.0, cut_after=bool(more)),
+        Chunk(1, Span(9.0, 19.5), (Span(9.0, 19.0),), 15.0, cut_before=True),
+    )[: 1 + len(more)]
+    cut = Plan(20.0, 1, (Shard(0, 0, Span(0.5, 19.5), chunks),))
+    return [(s.span.start, s.span.end, s.kind.value, s.reason) for s in coverage(cut, [result, *more])]
+
+
+def read(index: int, *spans: tuple[float, float], gaps: tuple[Gap, ...] = ()) -> ChunkResult:
+    segments = tuple(Segment(a, b, "x", "en") for a, b in spans)
+    return ChunkResult(index, 0, Span(0.5, 11.0) if not index else Span(9.0, 19.5), False, False, "en", segments, gaps)
+
+
+def test_speech_without_text_in_a_chunk_that_has_text_is_failed() -> None:
+    assert ends(read(0, (1.0, 4.0), (7.0, 11.0)))[1:4] == [
+        (1.0, 4.0, "transcribed", ""),
+        (4.0, 7.0, "failed", UNREAD),
+        (7.0, 11.0, "transcribed", ""),
+    ]
+    assert ends(read(0, (1.0, 8.0)))[2] == (8.0, 11.0, "failed", UNREAD)
+
+
+def test_loose_timestamps_are_no_failure() -> None:
+    assert ends(read(0, (1.8, 5.0), (5.9, 10.6)))[1] == (1.0, 11.0, "transcribed", "")
+
+
+def test_a_reason_stands_for_its_speech() -> None:
+    gap = Gap(Span(4.0, 7.0), UNHEARD)
+    assert ends(read(0, (1.0, 4.0), (7.0, 11.0), gaps=(gap,)))[2] == (4.0, 7.0, "no_speech", UNHEARD)
+    made_up = Gap(Span(15.0, 17.0), INVENTED)
+    assert ends(read(0, (1.0, 11.0), gaps=(made_up,)))[3] == (15.0, 17.0, "no_speech", INVENTED)
+
+
+def test_what_the_neighbour_read_of_cut_speech_is_read() -> None:
+    assert ends(read(0, (1.0, 9.5)), read(1, (9.0, 19.0)))[1] == (1.0, 19.0, "transcribed", "")
+    assert ends(read(0, (1.0, 8.0)), read(1, (10.5, 19.0)))[2] == (8.0, 10.5, "failed", UNREAD)
