@@ -114,7 +114,7 @@ class Segment:
     temperature: float = 0.0
     words: tuple[Word, ...] = ()
     flags: tuple[str, ...] = ()
-    """What the quality checks saw: `loop`, `low_confidence`, `window_30s`, `tail`, … (pipeline/quality.py)."""
+    """What the quality checks saw: `loop`, `low_confidence`, `window_30s`, `tail`, … (docs/quality.md)."""
 
     @property
     def span(self) -> Span:

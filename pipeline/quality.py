@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chunking.timeline import LONGEST_WINDOW_S, Span, total, within
+from pipeline import inventions
 from pipeline.engine import Answer, Piece
 
 LOW_LOGPROB = -1.0
@@ -20,8 +21,6 @@ HIGH_COMPRESSION = 2.4
 """Whisper's compression_ratio_threshold (transcribe.py)."""
 NO_SPEECH = 0.6
 """Whisper's no_speech_threshold (transcribe.py)."""
-UNREAD_S = 0.5
-"""Speech after the last word that is worth a decoding of its own (in 14 minutes: 86 words lost without, 32 with)."""
 EMPTY_S = 0.5
 """Speech that deserves some text."""
 REPEATS = 4
@@ -32,8 +31,15 @@ SPARSE_BYTES = 4.0
 """… and how little, in bytes of UTF-8 a second: people speak at 12 to 16, in Latin script and in Chinese alike."""
 TEMPERATURES = (0.0, 0.4)
 """Of the last rungs, in the full window."""
+SLOW_BYTES = 6.0
+"""The same where the model ended without a timestamp, and the text alone says how far it came."""
 FASTEST_WORDS = 7.0
 """Words a second that nobody speaks; a loop does."""
+WORTHLESS = frozenset({"loop", "empty", "beyond", "crowded"})
+"""Doubts about an answer for which any other is better."""
+FASTEST_LETTERS = 32.0
+"""The same for the letters and spaces of one piece: of 452 (tiny.en, base) the fastest has 26, but for two loops with
+37 and 54."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,10 @@ def doubts(answer: Answer, speech: Sequence[Span], duration: float) -> tuple[str
         found.append("loop")
     elif compression_ratio(answer.text) > HIGH_COMPRESSION:
         found.append("repetitive")
+    if any(inventions.beyond(p, duration) for p in answer.pieces):
+        found.append("beyond")
+    elif any(_crowded(p, speech) for p in answer.pieces) and not found:
+        found.append("crowded")
     if any(_sparse(p, speech) for p in answer.pieces):
         found.append("sparse")
     if answer.avg_logprob < LOW_LOGPROB:
@@ -76,9 +86,9 @@ def doubts(answer: Answer, speech: Sequence[Span], duration: float) -> tuple[str
 def best(answers: Sequence[Answer], speech: Sequence[Span], duration: float) -> Answer:
     """The most believable of a chunk's answers: with text over all speech, without a loop, then by log-probability."""
 
-    def worth(a: Answer) -> tuple[bool, bool, bool, float]:
+    def worth(a: Answer) -> tuple[tuple[bool, ...], float]:
         names = doubts(a, speech, duration)
-        return ("loop" not in names, "empty" not in names, "sparse" not in names, a.avg_logprob)
+        return tuple(n not in names for n in ("loop", "empty", "beyond", "crowded", "sparse")), a.avg_logprob
 
     return max(answers, key=worth)
 
@@ -88,19 +98,32 @@ def silent(answer: Answer) -> bool:
     return answer.no_speech_prob > NO_SPEECH and answer.avg_logprob < LOW_LOGPROB
 
 
-def unread(answer: Answer, speech: Sequence[Span], duration: float) -> Span | None:
-    """The rest of the window, where the model closed although speech went on for longer than UNREAD_S."""
-    if not answer.pieces or not answer.closed:
-        return None
-    last = answer.pieces[-1].end
-    rest = within(speech, Span(last, duration))
-    if total(rest) <= UNREAD_S:
-        return None
-    return Span(max(last, rest[0].start - 0.1), duration)
+def ended(answer: Answer, speech: Sequence[Span]) -> Answer:
+    """The answer, with an end for a last piece that no timestamp closed: when so much text has been said at the latest.
+
+    The piece's own end is only the end of the sound, and the model may have stopped long before it.
+    """
+    if answer.closed or not answer.pieces:
+        return answer
+    last = answer.pieces[-1]
+    heard = within(speech, Span(last.start, last.end))
+    if not heard:
+        return answer
+    left, end = len(last.text.encode("utf-8", "ignore")) / SLOW_BYTES, last.start
+    for span in heard:
+        if left > 0.0:
+            end = min(span.end, span.start + left)
+        left -= span.duration
+    if last.words:
+        end = min(last.words[-1].end, heard[-1].end)
+    return replace(answer, pieces=(*answer.pieces[:-1], replace(last, end=max(last.start, end))))
 
 
 def without_loop(answer: Answer) -> Answer:
-    """The answer with a periodic tail cut down to its first period: a loop is the right text said again."""
+    """The answer with a periodic tail cut down to its first period: a loop is the right text said again.
+
+    Its timestamps mean nothing, so the last piece is not closed.
+    """
     words = answer.text.split()
     period, repeats = periodic_tail(words)
     if repeats < REPEATS:
@@ -112,38 +135,8 @@ def without_loop(answer: Answer) -> Answer:
         keep -= len(mine)
         if not mine:
             break
-        share = len(mine) / len(piece.text.split())
-        end = piece.start + (piece.end - piece.start) * share
-        pieces.append(replace(piece, text=" ".join(mine), end=end, words=piece.words[: len(mine)]))
-    return replace(answer, pieces=tuple(pieces), closed=True)
-
-
-def without_echo(answer: Answer, before: str) -> Answer:
-    """The answer for a rest, without words that the text before it ended with: the last timestamp came a little early.
-
-    The rest then begins in a word that was read already, and that word is read again.
-    """
-    said, again = _plain(before.split()), _plain(answer.text.split())
-    for count in range(min(LONGEST_ECHO, len(said), len(again)), 0, -1):
-        if said[-count:] == again[:count]:
-            return _without_first(answer, count)
-    return answer
-
-
-def _without_first(answer: Answer, count: int) -> Answer:
-    pieces: list[Piece] = []
-    for piece in answer.pieces:
-        words = piece.text.split()
-        drop = min(count, len(words))
-        count -= drop
-        if drop < len(words):
-            start = piece.start + (piece.end - piece.start) * drop / len(words)
-            pieces.append(replace(piece, text=" ".join(words[drop:]), start=start, words=piece.words[drop:]))
-    return replace(answer, pieces=tuple(pieces))
-
-
-LONGEST_ECHO = 4
-"""Words. More at once were truly said again."""
+        pieces.append(replace(piece, text=" ".join(mine), words=piece.words[: len(mine)]))
+    return replace(answer, pieces=tuple(pieces), closed=False)
 
 
 def _plain(words: Sequence[str]) -> list[str]:
@@ -177,6 +170,12 @@ def _sparse(piece: Piece, speech: Sequence[Span]) -> bool:
     """Seconds of speech between two timestamps with next to no text: the model skipped what was said there."""
     heard = total(within(speech, Span(piece.start, piece.end)))
     return heard >= SPARSE_S and len(piece.text.encode("utf-8", "ignore")) < SPARSE_BYTES * heard
+
+
+def _crowded(piece: Piece, speech: Sequence[Span]) -> bool:
+    """More text than can be said in the piece's speech. Timestamps are loose by half a second at both ends."""
+    heard = total(within(speech, Span(piece.start - 0.5, piece.end + 0.5)))
+    return len(piece.text) > FASTEST_LETTERS * max(1.0, heard)
 
 
 def _looping(answer: Answer, heard: float, duration: float) -> bool:

@@ -1,7 +1,8 @@
 """Reading one chunk to its end: what to ask the model next, given its answers so far. Pure, but for its own state.
 
-A chunk is read in parts: first all of it; then, where the model closed although speech went on, the rest as a part of
-its own. A part whose answer is doubtful climbs the ladder of quality.py, and its most believable answer is kept.
+A chunk is read in parts: first all of it; then each stretch that the model left out although somebody speaks in it, at
+the end, in the middle or at the beginning. The first part climbs the ladder of quality.py where its answer is doubtful,
+and its most believable answer is kept. In the end text or a reason stands for all speech (unread.py).
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from chunking.coverage import INVENTED, UNHEARD, UNREAD, holes
 from chunking.planner import PlanOptions
 from chunking.timeline import Chunk, ChunkResult, Gap, Segment, Span, Word, total, within
 from chunking.words import in_speech
-from pipeline import echoes, quality
+from pipeline import echoes, inventions, quality, seams, unread
 from pipeline.engine import Answer, Piece
 from pipeline.quality import Rung
 
 MOST_PARTS = 4
-"""Rests that are read in turn; each is shorter than the one before."""
+"""Parts of a chunk that are decoded, all of it included."""
+NEAR_S = 0.5
+"""A hole that begins so close to one that was decoded is the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,12 @@ class Reading:
         self._channel, self._language, self._prompt = channel, language, prompt
         self._plan = plan or PlanOptions()
         self._part = chunk.span
-        self._parts = 1
+        self._hole = chunk.span
+        """What of the part is to be read; the rest of it is there to understand that."""
+        self._tried: list[float] = []
+        """Where the holes begin that were decoded."""
+        self._another_way = False
+        """Whether the hole may be decoded in one more way."""
         self._rungs: tuple[Rung, ...] = quality.ladder(chunk.window)
         self._answers: list[tuple[Answer, Rung]] = []
         self._suspect: tuple[Answer, Rung] | None = None
@@ -103,7 +112,7 @@ class Reading:
     def fail(self, reason: str) -> None:
         """The engine cannot decode this chunk at all."""
         self._decodes += 1
-        self._lose(self._part, reason)
+        self._note(self._hole, reason)
         self._rungs = ()
 
     def result(self) -> ChunkResult:
@@ -121,29 +130,56 @@ class Reading:
         )
 
     def _accept(self, answer: Answer, rung: Rung, doubts: tuple[str, ...]) -> None:
-        part, speech = self._part, self._speech()
+        if self._another_way and quality.WORTHLESS.intersection(doubts):
+            self._go_on()
+            return
         if "loop" in doubts:
             answer = quality.without_loop(answer)
-        rest = quality.unread(answer, speech, part.duration)
-        if self._parts > 1:
-            answer = quality.without_echo(answer, " ".join(s.text for s in self._segments))
-        flags = self._flags(rung, doubts)
-        answer = _timed(answer, speech)
-        if not quality.silent(answer):
-            self._segments.extend(
-                self._segment(p, answer, flags, i + 1 == len(answer.pieces)) for i, p in enumerate(answer.pieces)
-            )
-        if "empty" in doubts:
-            self._lose(part, "unread")
-        self._rungs, self._answers, self._echoed = (), [], False
-        if rest is None:
-            return
-        self._part = Span(part.start + rest.start, part.start + rest.end)
-        self._parts += 1
-        if self._parts > MOST_PARTS:
-            self._lose(self._part, "unread")
+        answer = _timed(quality.ended(answer, self._speech()), self._speech())
+        invented = inventions.invented(answer.pieces, self._speech(), self._part.duration)
+        if quality.silent(answer) or not (answer.pieces or doubts):
+            self._note(self._hole, UNHEARD)
+        elif answer.pieces:
+            said = [p for p in answer.pieces if p not in invented]
+            self._insert([self._segment(p, answer, self._flags(p, answer, rung, doubts)) for p in said])
+            self._gaps.extend(Gap(self._placed(p), INVENTED, self._channel) for p in invented)
         else:
+            self._note(self._hole, UNREAD)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next part: the first hole that is left. One that was decoded in every way is given up."""
+        self._rungs, self._answers, self._echoed = (), [], False
+        chunk = self.chunk
+        read = [s.span for s in self._segments] + [g.span for g in self._gaps]
+        for hole in holes(read, chunk.speech, chunk.span):
+            ways = unread.attempts(hole, chunk.speech, chunk.span)
+            tried = sum(abs(hole.start - at) < NEAR_S for at in self._tried)
+            if tried >= len(ways) or len(self._tried) + 1 >= MOST_PARTS:
+                self._note(hole, UNREAD)
+                continue
+            self._tried.append(hole.start)
+            self._hole, self._part = hole, ways[tried]
+            self._another_way = tried + 1 < len(ways)
             self._rungs = (Rung(self._plan.window(self._part.duration)),)
+            return
+
+    def _insert(self, said: list[Segment]) -> None:
+        """Put what was said in the hole between what was said around it."""
+        hole = self._hole
+        before = [s for s in self._segments if s.start < hole.start]
+        after = [s for s in self._segments if s.start >= hole.start]
+        echoed = said
+        if before:
+            before, said = seams.without_echo(before, said, hole.start)
+        if after:
+            said = seams.without_end(said, after, hole.end)
+        if echoed and not said:  # the model hears no more in the hole than the words beside it
+            if before:
+                before[-1] = replace(before[-1], end=max(before[-1].end, min(echoed[-1].end, hole.end)))
+            else:
+                after[0] = replace(after[0], start=min(after[0].start, max(echoed[0].start, hole.start)))
+        self._segments = [*before, *said, *after]
 
     def _request(self, span: Span) -> Request:
         rung = self._rungs[0]
@@ -154,22 +190,28 @@ class Reading:
         at = self._part.start
         return tuple(Span(s.start - at, s.end - at) for s in within(self.chunk.speech, self._part))
 
-    def _flags(self, rung: Rung, doubts: tuple[str, ...]) -> tuple[str, ...]:
-        tail = ("tail",) if self._parts > 1 else ()
-        echo = ("prompt_echo",) if self._echoed else ()
-        own = rung.window == self.chunk.window or self._parts > 1
-        return (*doubts, *echo, *tail, *(() if own else ("window_30s",)))
+    def _flags(self, piece: Piece, answer: Answer, rung: Rung, doubts: tuple[str, ...]) -> tuple[str, ...]:
+        found = [*doubts, *(["prompt_echo"] if self._echoed else [])]
+        if self._tried:
+            found.append("tail" if self._hole.end >= self.chunk.span.end else "gap")
+        elif rung.window != self.chunk.window:
+            found.append("window_30s")
+        if inventions.unheard(piece, self._speech()):
+            found.append("unheard")
+        if answer.no_speech_prob > quality.NO_SPEECH and inventions.stock(piece.text):
+            found.append("stock_phrase")
+        return tuple(found)
 
-    def _lose(self, span: Span, reason: str) -> None:
+    def _note(self, span: Span, reason: str) -> None:
         self._gaps.extend(Gap(s, reason, self._channel) for s in within(self.chunk.speech, span))
 
-    def _segment(self, piece: Piece, answer: Answer, flags: tuple[str, ...], last: bool) -> Segment:
-        at, inside = self._part.start, self._part
-        span = Span(at + piece.start, at + piece.end).clip(inside)
-        if last and not answer.closed:  # the model did not say when it ended: not after the last speech
-            heard = within(self.chunk.speech, inside)
-            span = Span(span.start, max(span.start, min(span.end, heard[-1].end))) if heard else span
-        words = tuple(_shifted(w, at, inside) for w in piece.words)
+    def _placed(self, piece: Piece) -> Span:
+        """Seconds of the recording."""
+        return Span(self._part.start + piece.start, self._part.start + piece.end).clip(self._part)
+
+    def _segment(self, piece: Piece, answer: Answer, flags: tuple[str, ...]) -> Segment:
+        span = self._placed(piece)
+        words = tuple(_shifted(w, self._part.start, self._part) for w in piece.words)
         if words:
             span = Span(words[0].start, words[-1].end)
         return Segment(

@@ -61,7 +61,8 @@ class WhisperEngine:
             raise UsageError(_plain(e, model, options)) from e
         self.device: str = f"cuda {gpu_name(0)}".strip() if self._model.device == "cuda" else self._model.device
         self.compute_type: str = self._model.compute_type
-        ctranslate2.set_random_seed(0)  # decoding with temperature draws by chance: the same each time
+        # For draws at a temperature. Each of CTranslate2's threads takes it once (random.cc): order counts.
+        ctranslate2.set_random_seed(0)
         self.multilingual: bool = self._model.is_multilingual
         self._extractor = FeatureExtractor(feature_size=self._model.n_mels)
         self._tokenizers: dict[tuple[str, str], Tokenizer] = {}

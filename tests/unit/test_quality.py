@@ -55,11 +55,31 @@ def test_best_prefers_no_loop_then_confidence() -> None:
     assert quality.best([loop, unsure, sure], SPEECH, 5.0) is sure
 
 
-def test_unread_tail_begins_at_the_speech_after_the_last_word() -> None:
+def test_more_text_than_anybody_can_say_is_crowded() -> None:
+    pieces = (
+        Piece(0.0, 2.0, "it was a bright cold day"),
+        Piece(2.0, 2.1, "and the clocks were striking thirteen o'clock"),
+    )
+    assert quality.doubts(Answer(pieces, 20, -0.2, 0.0), (Span(0.2, 2.2),), 5.0) == ("crowded",)
+    assert quality.doubts(Answer(pieces, 20, -0.2, 0.0), (Span(0.2, 4.8),), 5.0) == ("crowded",)
+    roomy = (pieces[0], Piece(2.0, 4.8, pieces[1].text))
+    assert quality.doubts(Answer(roomy, 20, -0.2, 0.0), SPEECH, 5.0) == ()
+
+
+def test_text_after_the_end_of_the_sound_is_doubted_and_loses_to_an_answer_without() -> None:
+    good = answer("six zero nine three nine", logprob=-0.9)
+    more = Answer((*good.pieces, Piece(5.0, 5.0, "six")), 4, -0.1, 0.0)
+    assert quality.doubts(more, SPEECH, 5.0) == ("beyond",)
+    assert quality.best([more, good], SPEECH, 5.0) is good
+
+
+def test_a_last_piece_that_nothing_closed_ends_when_its_text_must_have_been_said() -> None:
     speech = (Span(0.0, 4.0), Span(6.0, 9.0))
-    assert quality.unread(answer("x", 4.1), speech, 10.0) == Span(5.9, 10.0)
-    assert quality.unread(answer("x", 8.7), speech, 10.0) is None
-    assert quality.unread(answer("x", 4.1, closed=False), speech, 10.0) is None
+    assert quality.ended(answer("a dozen letters", 10.0, closed=False), speech).pieces[-1].end == 2.5
+    assert quality.ended(answer("a dozen letters" * 2, 10.0, closed=False), speech).pieces[-1].end == 7.0
+    assert quality.ended(answer("a dozen letters" * 9, 10.0, closed=False), speech).pieces[-1].end == 9.0
+    assert quality.ended(answer("a dozen letters", 10.0), speech).pieces[-1].end == 10.0
+    assert quality.ended(answer("a dozen letters", 10.0, closed=False), ()).pieces[-1].end == 10.0
 
 
 @pytest.mark.parametrize(
@@ -80,7 +100,7 @@ def test_periodic_tail(text: str, expected: tuple[int, int]) -> None:
 def test_a_loop_is_cut_to_its_first_period() -> None:
     cut = quality.without_loop(answer("for sales press one " + "press one " * 40))
     assert cut.text == "for sales press one"
-    assert cut.pieces[0].end < 1.0
+    assert quality.ended(cut, SPEECH).pieces[0].end == pytest.approx(0.2 + 19 / quality.SLOW_BYTES)
 
 
 def test_compression_ratio_is_whispers() -> None:

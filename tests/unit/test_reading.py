@@ -5,9 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunking.timeline import Chunk, Span, Word
+from chunking.coverage import INVENTED, UNHEARD, UNREAD, holes
+from chunking.timeline import Chunk, Gap, Span, Word
 from pipeline.engine import Answer, Piece
-from pipeline.reading import Reading
+from pipeline.quality import ladder
+from pipeline.reading import MOST_PARTS, Reading
 
 CHUNK = Chunk(3, Span(100.0, 112.0), (Span(100.5, 105.0), Span(106.0, 111.5)), 15.0)
 
@@ -84,12 +86,137 @@ def test_nothing_heard_over_speech_is_a_gap_with_a_reason() -> None:
     assert sum(g.span.duration for g in result.gaps) == 10.0
 
 
-def test_silence_by_the_models_word_is_neither_text_nor_gap() -> None:
+def test_silence_by_the_models_word_is_no_text_and_no_failure() -> None:
     reading = Reading(CHUNK, 0, "en")
     while reading.request is not None:
         reading.take(said((0.0, 11.5, "Thank you."), logprob=-1.3, no_speech_prob=0.9))
     assert reading.result().segments == ()
+    assert {g.reason for g in reading.result().gaps} == {UNHEARD}
+
+
+def test_a_rest_that_begins_in_a_word_is_decoded_with_what_was_said_before_it() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.take(said((0.5, 5.0, ONE), (6.0, 10.0, "Two is what was said af")))
+    assert reading.request is not None
+    assert reading.request.span == Span(105.9, 112.0)
+    reading.take(said((0.1, 5.6, "Two is what was said after it.")))
+    assert [s.text for s in reading.result().segments] == [ONE, "Two is what was said", "after it."]
+    assert reading.request is None
+
+
+def test_a_rest_that_the_model_does_not_reach_is_decoded_alone_and_then_given_up() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    half = (6.0, 10.0, "Two is what was said")
+    reading.take(said((0.5, 5.0, ONE), half))
+    reading.take(said((0.1, 4.1, half[2])))
+    assert reading.request is not None
+    assert reading.request.span == Span(110.0, 112.0)
+    reading.take(said())
+    assert reading.request is None
+    assert reading.result().gaps == (Gap(Span(110.0, 111.5), UNREAD),)
+
+
+def test_speech_between_two_pieces_is_a_part_of_its_own() -> None:
+    chunk = replace(CHUNK, span=Span(100.0, 120.0), speech=(Span(100.5, 119.0),), window=25.0)
+    reading = Reading(chunk, 0, "en")
+    reading.take(said((0.5, 8.0, ONE + " " + ONE), (13.0, 19.0, TWO + " " + TWO)))
+    assert reading.request is not None
+    assert (reading.request.span.start, reading.request.span.end) == (105.0, 116.0)
+    reading.take(said((0.5, 3.0, "at first."), (3.2, 7.5, "Here is what was left out."), (8.0, 11.0, "Two is what")))
+    assert [(s.text, s.flags) for s in reading.result().segments] == [
+        (ONE + " " + ONE, ()),
+        ("Here is what was left out.", ("gap",)),
+        (TWO + " " + TWO, ()),
+    ]
+    assert reading.request is None
+
+
+def test_a_gap_in_which_the_model_hears_nothing_new_is_no_failure() -> None:
+    chunk = replace(CHUNK, span=Span(100.0, 120.0), speech=(Span(100.5, 119.0),), window=25.0)
+    reading = Reading(chunk, 0, "en")
+    reading.take(said((0.5, 8.0, ONE + " " + ONE), (11.0, 19.0, TWO + " " + TWO)))
+    reading.take(said((0.5, 3.0, "One is what was said at first."), (6.0, 9.0, "Two is what was")))
+    assert [s.text for s in reading.result().segments] == [ONE + " " + ONE, TWO + " " + TWO]
+    assert reading.request is None
     assert reading.result().gaps == ()
+
+
+def test_speech_after_a_piece_that_nothing_closed_is_read() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.take(said((0.5, 12.0, ONE + " Two is what was"), closed=False))
+    assert reading.request is not None
+    assert reading.request.span == Span(105.9, 112.0)
+    reading.take(said((0.1, 5.6, TWO)))
+    assert [s.text for s in reading.result().segments] == [ONE + " Two is what was", "said after it."]
+    assert reading.request is None
+
+
+def test_a_loop_in_a_rest_is_not_kept_while_there_is_another_way() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    reading.take(said((0.5, 5.0, ONE), (6.0, 10.0, "Two is what was said")))
+    reading.take(said((0.0, 6.0, "said af " * 60), hit_limit=True))
+    assert reading.request is not None
+    assert reading.request.span == Span(110.0, 112.0)
+    reading.take(said((0.0, 1.5, "after it.")))
+    assert [s.text for s in reading.result().segments] == [ONE, "Two is what was said", "after it."]
+
+
+def test_a_closing_phrase_in_a_pause_is_dropped_with_a_reason_and_over_speech_it_stays() -> None:
+    chunk = replace(CHUNK, speech=(Span(100.5, 105.0), Span(109.0, 111.5)))
+    reading = Reading(chunk, 0, "en")
+    reading.take(said((0.5, 5.0, ONE), (5.8, 7.8, "Thank you."), (9.0, 11.4, TWO)))
+    result = reading.result()
+    assert [s.text for s in result.segments] == [ONE, TWO]
+    assert result.gaps == (Gap(Span(105.8, 107.8), INVENTED),)
+    spoken = Reading(CHUNK, 0, "en")
+    spoken.take(said((0.5, 5.0, ONE), (6.0, 11.4, "Thank you. Thank you very much."), no_speech_prob=0.7))
+    assert [s.text for s in spoken.result().segments] == [ONE, "Thank you. Thank you very much."]
+    flagged = Reading(replace(CHUNK, speech=(Span(100.5, 102.0),), span=Span(100.0, 102.3)), 0, "en")
+    flagged.take(said((0.5, 2.0, "Thank you."), no_speech_prob=0.7))
+    assert [(s.text, s.flags) for s in flagged.result().segments] == [("Thank you.", ("stock_phrase",))]
+
+
+def test_other_text_in_a_pause_stays_with_a_flag() -> None:
+    chunk = replace(CHUNK, speech=(Span(100.5, 105.0), Span(109.0, 111.5)))
+    reading = Reading(chunk, 0, "en")
+    reading.take(said((0.5, 5.0, ONE), (5.8, 7.8, "Mind the gap."), (9.0, 11.4, TWO)))
+    assert [(s.text, s.flags) for s in reading.result().segments] == [
+        (ONE, ()),
+        ("Mind the gap.", ("unheard",)),
+        (TWO, ()),
+    ]
+
+
+def test_text_after_the_end_of_the_sound_is_never_kept() -> None:
+    reading = Reading(CHUNK, 0, "en")
+    while reading.request is not None:
+        reading.take(said((0.5, 5.0, ONE), (6.0, 11.6, TWO), (12.0, 12.0, "six,"), (12.0, 12.0, "six,")))
+    assert [(s.text, s.flags) for s in reading.result().segments] == [(ONE, ("beyond",)), (TWO, ("beyond",))]
+
+
+PIECES = st.lists(
+    st.tuples(st.floats(0.0, 14.0), st.floats(0.0, 6.0), st.sampled_from([ONE, TWO, "uh", "Thank you.", "la " * 99])),
+    max_size=4,
+)
+
+
+@given(st.data())
+def test_whatever_the_model_says_the_chunk_is_read_and_accounted_for(data: st.DataObject) -> None:
+    edges = sorted(data.draw(st.lists(st.floats(100.2, 113.8), min_size=2, max_size=8, unique=True)))
+    speech = tuple(Span(a, b) for a, b in zip(edges[::2], edges[1::2], strict=False))
+    chunk = Chunk(0, Span(100.0, 114.0), speech, 15.0)
+    reading, asked = Reading(chunk, 0, "en"), 0
+    while (request := reading.request) is not None:
+        asked += 1
+        pieces = sorted((min(a, request.span.duration), t, text) for a, t, text in data.draw(PIECES))
+        made = [(a, min(a + t, request.span.duration), text) for a, t, text in pieces]
+        numbers = {"logprob": data.draw(st.floats(-2.0, 0.0)), "no_speech_prob": data.draw(st.floats(0.0, 1.0))}
+        reading.take(said(*made, closed=data.draw(st.booleans()), **numbers))  # type: ignore[arg-type]
+    assert asked <= len(ladder(15.0)) + MOST_PARTS - 1
+    result = reading.result()
+    stands = [s.span for s in result.segments] + [g.span for g in result.gaps]
+    assert holes(stands, speech, chunk.span) == ()
+    assert all(chunk.span.start <= s.start <= s.end <= chunk.span.end for s in result.segments)
 
 
 def test_tails_come_to_an_end_even_if_the_model_never_gets_on() -> None:
