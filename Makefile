@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -41,6 +41,9 @@ bench-ingest: setup ## Measure how long a bucket of 100 000 objects takes to lis
 
 bench-gpu: setup ## Measure large models with random weights on a GPU, and real ones end to end; ARGS="--minutes 8 --json FILE"
 	@.venv/bin/python -m tests.benchmarks.gpu $(ARGS)
+
+bench-words: setup ## Measure how near word times come to where joined clips truly begin and end; ARGS="--manifest FILE.jsonl --models base"
+	@.venv/bin/python -m tests.benchmarks.bench_words $(ARGS)
 
 test: setup ## Run all tests; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest $(ARGS)

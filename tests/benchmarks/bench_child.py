@@ -24,11 +24,16 @@ def faster_whisper(job: dict[str, Any]) -> dict[str, Any]:
         runner, more = BatchedInferencePipeline(model), {"batch_size": job["batch"]}
     else:
         runner, more = model, {"condition_on_previous_text": False}
-    began, texts = time.perf_counter(), []
+    timed = job.get("words", False)
+    began, texts, words = time.perf_counter(), [], []
     for file in job["files"]:
-        segments, _ = runner.transcribe(file, language=job["language"], beam_size=job["beam"], **more)
+        found, _ = runner.transcribe(
+            file, language=job["language"], beam_size=job["beam"], word_timestamps=timed, **more
+        )
+        segments = list(found)
         texts.append(" ".join(s.text.strip() for s in segments))
-    return {"inside_s": time.perf_counter() - began, "texts": texts}
+        words.append([(w.start, w.end, w.word, w.probability) for s in segments for w in s.words or ()])
+    return {"inside_s": time.perf_counter() - began, "texts": texts, "words": words}
 
 
 def whisper_s2t(job: dict[str, Any]) -> dict[str, Any]:
