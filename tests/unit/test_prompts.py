@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from tokenizers import Tokenizer
 from chunking.errors import Code, PermanentError, UsageError
 from pipeline.models import find_model
 from pipeline.prompts import LONGEST_PROMPT, TIMES, cleaned, prompt_tokens
+from pipeline.settings import Settings
 from storage.jobs import JobOptions
+from workers.options import job_options
 
 MOST = LONGEST_PROMPT - TIMES
 END, ZERO = 50256, 50363
@@ -100,3 +103,18 @@ def test_jobs_without_a_prompt_are_the_jobs_that_they_were() -> None:
     one, other = JobOptions(hotwords="Kovacs"), JobOptions(initial_prompt="Kovacs")
     assert len({JobOptions().digest, one.digest, other.digest}) == 3
     assert JobOptions(**one.stored) == one
+
+
+def test_a_submitter_counts_where_the_model_is_here_and_else_leaves_it_to_the_worker(tmp_path: Path) -> None:
+    asked = {
+        "model": "tiny.en", "compute_type": None, "language": None, "task": "transcribe", "channels": "mix",
+        "word_timestamps": False, "beam_size": 1, "hotwords": " ".join(["Spotscribe"] * 120),
+        "initial_prompt": None,
+    }  # fmt: skip
+    settings = Settings(home=tmp_path)
+    with pytest.raises(UsageError, match=r"--initial-prompt: .* 240 tokens, and the model takes 221"):
+        job_options(settings, None, asked)
+    for elsewhere in ("/nowhere/model.en", "large-v3"):
+        assert job_options(settings, None, asked | {"model": elsewhere}).hotwords == asked["hotwords"]
+    with pytest.raises(UsageError, match="--initial-prompt: it has 222 words"):
+        job_options(settings, None, asked | {"model": "large-v3", "initial_prompt": "x " * 222})
