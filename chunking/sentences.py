@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from chunking.stitcher import of_words, words_of
+from chunking.stitcher import of_words, stands_alone, words_of
 from chunking.timeline import Segment, Word
 
 LONGEST_S = 15.0
@@ -101,10 +101,15 @@ def _merge(a: Segment, b: Segment) -> Segment:
         no_speech_prob=share * a.no_speech_prob + (1 - share) * b.no_speech_prob,
         compression_ratio=max(a.compression_ratio, b.compression_ratio),
         temperature=max(a.temperature, b.temperature),
+        language_probability=_mean(a.language_probability, b.language_probability, share),
         flags=tuple(dict.fromkeys((*a.flags, *b.flags))),
     )
 
 
+def _mean(a: float | None, b: float | None, share: float) -> float | None:
+    return None if a is None or b is None else share * a + (1 - share) * b
+
+
 def _glue(a: Segment, b: Segment) -> str:
-    spaceless = a.language in {"zh", "ja", "th", "lo", "my", "km", "yue"}
+    spaceless = a.language in {"zh", "ja", "th", "lo", "my", "km", "yue"} and any(map(stands_alone, a.text))
     return a.text + b.text if spaceless else f"{a.text} {b.text}"

@@ -47,18 +47,18 @@ def split_words(text: str) -> list[str]:
     """Words with the space before them, as Whisper writes them; each character of a script without spaces is one."""
     words: list[str] = []
     text = text.strip()
-    for ch in text if not text or _stands_alone(text[0]) else " " + text:
+    for ch in text if not text or stands_alone(text[0]) else " " + text:
         if ch.isspace():
             if not words or words[-1] != " ":
                 words.append(" ")
-        elif not words or (_stands_alone(ch) and words[-1] != " ") or (_stands_alone(words[-1][-1]) and not _mark(ch)):
+        elif not words or (stands_alone(ch) and words[-1] != " ") or (stands_alone(words[-1][-1]) and not _mark(ch)):
             words.append(ch)
         else:
             words[-1] += ch
     return words
 
 
-def _stands_alone(ch: str) -> bool:
+def stands_alone(ch: str) -> bool:
     """A letter of a script that is written without spaces: kana, han, Thai and their neighbours."""
     return ch > "\u0e00" and ch.isalpha() and unicodedata.name(ch, "").split(" ")[0] in {
         "CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "THAI", "LAO", "KHMER", "MYANMAR",

@@ -115,10 +115,20 @@ class Segment:
     words: tuple[Word, ...] = ()
     flags: tuple[str, ...] = ()
     """What the quality checks saw: `loop`, `low_confidence`, `window_30s`, `tail`, … (docs/quality.md)."""
+    language_probability: float | None = None
+    """Of the language: by the recording's vote, or in a recording of several by this chunk's own sound."""
 
     @property
     def span(self) -> Span:
         return Span(self.start, self.end)
+
+
+def seconds_by_language(segments: Iterable[Segment]) -> dict[str, float]:
+    """Seconds of the segments in each language, the one that is spoken longest first."""
+    found: dict[str, float] = {}
+    for s in segments:
+        found[s.language] = found.get(s.language, 0.0) + s.end - s.start
+    return dict(sorted(found.items(), key=lambda x: (-x[1], x[0])))
 
 
 @dataclass(frozen=True, slots=True)

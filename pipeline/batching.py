@@ -29,6 +29,8 @@ class Waiting(Generic[T]):
     """Batches that have left since it came."""
     prompt: int = 0
     """Tokens of its prompt."""
+    listen: bool = False
+    """To be listened to, not decoded."""
 
 
 def next_batch(
@@ -40,9 +42,9 @@ def next_batch(
     free; `more_to_come`: whether waiting could fill a batch better. Old items and second attempts first, then the
     fullest group; what is left at the end is shared out evenly to the free calls.
     """
-    groups: dict[tuple[float, float, int], list[Waiting[T]]] = {}
+    groups: dict[tuple[float, float, int, bool], list[Waiting[T]]] = {}
     for w in waiting:
-        groups.setdefault((w.window, w.temperature, w.prompt), []).append(w)
+        groups.setdefault((w.window, w.temperature, w.prompt, w.listen), []).append(w)
 
     def most(group: Sequence[Waiting[T]]) -> int:
         return size if more_to_come else min(size, -(-len(group) // calls))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +19,27 @@ Samples = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What the encoder made of one window, in the host's memory. It stands for the window's features."""
+
+    output: Floats
+    """(1, 50 × window, width)"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heard:
+    """One window, listened to: how probable each language is, and the encoder's output, to be decoded from."""
+
+    languages: Mapping[str, float]
+    encoded: Encoded
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Ask:
     """One window to decode."""
 
-    features: Floats
-    """(n_mels, 100 × window) log-mel."""
+    features: Floats | Encoded
+    """(n_mels, 100 × window) log-mel, or what the encoder made of it."""
     window: float
     duration: float
     """Seconds of sound in the window; the rest is padding."""
@@ -87,6 +103,6 @@ class Engine(Protocol):
         """A cleaned text (prompts.py) as tokens for `Ask.prompt`. Raises PermanentError where they are too many."""
         ...
 
-    def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
-        """Probability of each language for each window."""
+    def listen(self, features: Sequence[Floats]) -> list[Heard]:
+        """Which language each window may be in, without decoding it. All are of the same length."""
         ...

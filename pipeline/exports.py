@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import PlainSerializer, TypeAdapter
 
-from chunking.timeline import Coverage, CoverageSpan, Segment, Transcript, Word
+from chunking.timeline import Coverage, CoverageSpan, Segment, Transcript, Word, seconds_by_language
 from pipeline.subtitles import to_srt, to_vtt
 from pipeline.typography import clean
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 PARAGRAPH_GAP = 2.0
 """Seconds of silence that begin a new paragraph."""
 PARAGRAPH_LENGTH = 600
@@ -164,6 +164,7 @@ class _Segment:
     text: _Text
     channel: int
     language: str
+    language_probability: _Probability | None
     avg_logprob: _Score
     no_speech_prob: _Probability
     compression_ratio: _Score
@@ -175,7 +176,15 @@ class _Segment:
     def of(cls, index: int, s: Segment) -> _Segment:
         scores = (s.avg_logprob, s.no_speech_prob, s.compression_ratio, s.temperature)
         words = tuple(_Word.of(word) for word in s.words)
-        return cls(index, s.start, s.end, s.text, s.channel, s.language, *scores, s.flags, words)
+        return cls(
+            index, s.start, s.end, s.text, s.channel, s.language, s.language_probability, *scores, s.flags, words
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    language: str
+    seconds: _Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +216,7 @@ class _Document:
     model: _Model
     language: str
     language_probability: _Probability
+    languages: tuple[_Language, ...]
     duration: _Seconds
     text: _Text
     segments: tuple[_Segment, ...]
@@ -224,6 +234,7 @@ def _json(transcript: Transcript, about: About) -> str:
         model=_Model(about.model, about.compute_type),
         language=transcript.language,
         language_probability=transcript.language_probability,
+        languages=tuple(_Language(x, seconds) for x, seconds in seconds_by_language(transcript.segments).items()),
         duration=transcript.duration,
         text=transcript.text,
         segments=tuple(_Segment.of(index, segment) for index, segment in enumerate(transcript.segments)),

@@ -16,8 +16,9 @@ from chunking.coverage import coverage
 from chunking.errors import Code, LeaseLost, PermanentError, TransientError, UsageError
 from chunking.sentences import sentences
 from chunking.stitcher import stitch
-from chunking.timeline import ChunkResult, Plan, Segment, Transcript
+from chunking.timeline import ChunkResult, Plan, Segment, Transcript, seconds_by_language
 from pipeline.exports import CONTENT_TYPES, About, Format, render
+from pipeline.languages import MULTI
 from pipeline.telemetry import Tally
 from storage import checkpoints, jobs, leases, outputs, plans
 from storage.checkpoints import Made
@@ -177,15 +178,28 @@ def assemble(job: JobView, plan: Plan, results: list[ChunkResult]) -> Transcript
         segments += sentences(list(mine))
     if not job.options.word_timestamps:  # some have them because speech was cut there
         segments = [replace(s, words=()) for s in segments]
-    language = job.options.language or job.language or (results[0].language if results else "")
+    language, probability = _language(job, results, segments)
     return Transcript(
         duration=plan.duration,
         channels=plan.channels,
         language=language,
-        language_probability=1.0 if job.options.language else job.language_probability or 0.0,
+        language_probability=probability,
         segments=tuple(sorted(segments, key=lambda s: (s.start, s.channel))),
         coverage=coverage(plan, results),
     )
+
+
+def _language(job: JobView, results: list[ChunkResult], segments: list[Segment]) -> tuple[str, float]:
+    """The recording's language and its probability; of several, the one that is spoken longest."""
+    told = job.options.language
+    if told and told != MULTI:
+        return told, 1.0
+    if job.language:
+        return job.language, job.language_probability or 0.0
+    most = next(iter(seconds_by_language(segments)), results[0].language if results else "")
+    mine = [s for s in segments if s.language == most]
+    sure = sum((s.end - s.start) * (s.language_probability or 0.0) for s in mine)
+    return most, sure / (sum(s.end - s.start for s in mine) or 1.0)
 
 
 def computed_in(results: list[ChunkResult]) -> str:

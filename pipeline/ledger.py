@@ -9,8 +9,10 @@ from sqlalchemy import Connection
 
 from chunking.errors import LeaseLost, PermanentError
 from pipeline.batching import Waiting
-from pipeline.engine import Ask, Floats
+from pipeline.engine import Ask, Encoded, Floats, Heard
 from pipeline.inhand import InHand
+from pipeline.languages import listening_window
+from pipeline.mixed import MixedReading, reading_of
 from pipeline.reading import Reading, Request
 from pipeline.shards import OpenShard
 from pipeline.telemetry import Tally
@@ -24,10 +26,50 @@ class Work:
     """A chunk on its way."""
 
     shard: OpenShard
-    reading: Reading
+    reading: Reading | MixedReading
     request: Request
-    features: Floats | None = None
+    features: Floats | Encoded | None = None
     age: int = 0
+    listening: bool = True
+    """Its language is not known yet: what goes through the model is listened to, and not decoded."""
+    heard: Encoded | None = None
+    """What the encoder made of the chunk when it was listened to, until it is decoded from there."""
+    rounds: int = 0
+    """How often it was listened to."""
+
+    def look(self) -> bool:
+        """Whether there is something to ask the model by now, `request`: which language it is, then the text."""
+        if not self.listening:
+            return True
+        chunk, channel, hearing = self.reading.chunk, self.shard.shard.channel, self.shard.hearing
+        if spoken := hearing.spoken(chunk.index):
+            self.reading = reading_of(chunk, channel, spoken, self.shard.options.prompt)
+            self.request, self.listening = self.reading.first, False
+            self.features, self.heard = self.heard, None
+            return True
+        span = hearing.wanted(chunk.index)
+        if span is not None:
+            self.request = Request(span, chunk.window if span == chunk.span else listening_window(span), 0.0)
+        return span is not None
+
+    def hear(self, heard: Heard | None) -> None:
+        """What listening to `request` gave; None: it cannot be listened to."""
+        self.rounds += 1
+        index, span = self.reading.chunk.index, self.request.span
+        self.shard.hearing.take(index, span, heard.languages if heard else {})
+        if heard and span == self.reading.chunk.span:
+            self.heard = heard.encoded
+        self.features = None
+
+    @property
+    def again(self) -> bool:
+        """Decoded before, or only listened to: it takes nothing of the room for chunks that begin."""
+        return self.reading.begun or self.listening
+
+    @property
+    def been(self) -> bool:
+        """It has been through the model, to be listened to or decoded."""
+        return self.reading.begun or self.rounds > 0
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -37,9 +79,9 @@ class Work:
     def waiting(self) -> Waiting[Work]:
         """How it may share a batch."""
         r, reading = self.request, self.reading
-        return Waiting(
-            self, r.window, r.temperature, reading.expected_tokens, reading.begun, self.age, len(self.prompt)
-        )
+        prompt = 0 if self.listening else len(self.prompt)
+        tokens, again, age = reading.expected_tokens, self.again, self.age
+        return Waiting(self, r.window, r.temperature, tokens, again, age, prompt, self.listening)
 
     def ask(self) -> Ask:
         """What the model is to decode now."""
@@ -50,7 +92,7 @@ class Work:
             features=self.features,
             window=self.request.window,
             duration=self.request.span.duration,
-            language=self.shard.language,
+            language=self.request.language,
             task=options.task,
             temperature=self.request.temperature,
             words=options.word_timestamps or chunk.cut_before or chunk.cut_after,

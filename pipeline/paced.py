@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.engine import Answer, Ask, Floats, Piece, Samples
+from pipeline.engine import Answer, Ask, Encoded, Floats, Heard, Piece, Samples
 
 CHUNK_S = 0.020
 """Seconds that a chunk takes: large-v3-turbo on a good GPU at batch 64."""
@@ -53,8 +53,8 @@ class PacedEngine:
     def prompt(self, text: str) -> tuple[int, ...]:
         return ()
 
-    def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
-        return [{"en": 1.0} for _ in features]
+    def listen(self, features: Sequence[Floats]) -> list[Heard]:
+        return [Heard({"en": 1.0}, Encoded(f)) for f in features]
 
     def _answer(self, ask: Ask) -> Answer:
         chance = np.random.default_rng(np.frombuffer(_digest(ask), np.uint8))
@@ -65,4 +65,5 @@ class PacedEngine:
 
 
 def _digest(ask: Ask) -> bytes:
-    return ask.features.astype(np.uint8).tobytes()[:32]
+    window = ask.features.output if isinstance(ask.features, Encoded) else ask.features
+    return window.astype(np.uint8).tobytes()[:32]

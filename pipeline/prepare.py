@@ -17,6 +17,7 @@ from chunking.errors import Archived, Code, Interrupted, PermanentError, Rejecte
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
 from chunking.timeline import Plan, Shard, Span
+from pipeline.languages import MULTI, SHORT_CHUNK_S
 from pipeline.telemetry import Tally
 from storage import buckets, jobs, leases, plans
 from storage.database import Database
@@ -87,7 +88,8 @@ class Preparer:
         with self._tally.stage("decode_media"):
             report = self._decoder.decode(source.path, pcm, self._decode_options(job))
         channels = report.pcm_channels
-        cut = replace(self._cut(pcm, channels, report.duration_s), lost=tuple(Span(a, b) for a, b in report.lost))
+        found = self._cut(pcm, channels, report.duration_s, self._plan_options(job))
+        cut = replace(found, lost=tuple(Span(a, b) for a, b in report.lost))
         self._tally.add(prepared_s=cut.duration, planned_s=sum(c.span.duration for c in cut.chunks))
         with self._tally.stage("shards"):
             keys = [self._store_shard(lease, s, pcm, channels, folder) for s in cut.shards]
@@ -139,7 +141,12 @@ class Preparer:
         with self._tally.stage("fetch"):
             return self._readers.fetch(job.url, job.version, folder)
 
-    def _cut(self, pcm: Path, channels: int, duration: float) -> Plan:
+    def _plan_options(self, job: JobView) -> PlanOptions:
+        """Where several languages are spoken, chunks are short, so that few hold two of them."""
+        options = self._options.plan
+        return replace(options, chunk_s=SHORT_CHUNK_S) if job.options.language == MULTI else options
+
+    def _cut(self, pcm: Path, channels: int, duration: float, options: PlanOptions) -> Plan:
         with self._tally.stage("vad"):
             tracks = []
             for channel in range(channels):
@@ -147,7 +154,7 @@ class Preparer:
                 spans = speech.spans(found, duration)
                 tracks.append(Track(channel, spans, array("f", found.tobytes()), speech.FRAME_S))
         with self._tally.stage("plan"):
-            return plan(tracks, duration, self._options.plan)
+            return plan(tracks, duration, options)
 
     def _store_shard(self, lease: Lease, shard: Shard, pcm: Path, channels: int, folder: Path) -> str:
         """Write one shard to the work store. The fence in its key keeps two preparers apart."""

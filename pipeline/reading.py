@@ -33,16 +33,25 @@ class Request:
     window: float
     temperature: float
     prompted: bool = True
+    language: str = ""
 
 
 class Reading:
     """One chunk between its first request and its result."""
 
     def __init__(
-        self, chunk: Chunk, channel: int, language: str, plan: PlanOptions | None = None, *, prompt: str = ""
+        self,
+        chunk: Chunk,
+        channel: int,
+        language: str,
+        plan: PlanOptions | None = None,
+        *,
+        prompt: str = "",
+        probability: float | None = None,
     ) -> None:
+        """`probability`: of the language."""
         self.chunk = chunk
-        self._channel, self._language, self._prompt = channel, language, prompt
+        self._channel, self._language, self._probability, self._prompt = channel, language, probability, prompt
         self._plan = plan or PlanOptions()
         self._part = chunk.span
         self._hole = chunk.span
@@ -183,7 +192,7 @@ class Reading:
 
     def _request(self, span: Span) -> Request:
         rung = self._rungs[0]
-        return Request(span, rung.window, rung.temperature, rung.prompted)
+        return Request(span, rung.window, rung.temperature, rung.prompted, self._language)
 
     def _speech(self) -> tuple[Span, ...]:
         """Speech of the part, in seconds of the window."""
@@ -226,6 +235,7 @@ class Reading:
             temperature=answer.temperature,
             words=words,
             flags=flags,
+            language_probability=self._probability,
         )
 
 

@@ -1,22 +1,22 @@
-"""A leased shard, opened: its sound, what is left to do in it, and the language that its words are in."""
+"""A leased shard, opened: its sound, what is left to do in it, and which language its words are in."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from chunking.audio import read_flac
 from chunking.timeline import Shard, Span
 from pipeline.engine import Engine, Samples
+from pipeline.hearing import EachChunk, Hearing, OneLanguage
+from pipeline.languages import MULTI, UNHEARD
 from pipeline.telemetry import Tally
 from storage import checkpoints, jobs, plans
 from storage.database import Database
-from storage.jobs import JobOptions
+from storage.jobs import JobOptions, JobView
 from storage.leases import Lease
 from storage.objects import ObjectStore
-
-LANGUAGE_SAMPLES = 3
-"""Chunks that vote for a recording's language."""
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class OpenShard:
     flac: BinaryIO
     """Exactly the shard's span."""
     options: JobOptions
-    language: str
+    hearing: Hearing
     open: set[int]
     """Chunks that are not checkpointed yet."""
     prompt: tuple[int, ...] = ()
@@ -60,24 +60,25 @@ class ShardLoader:
             job, key, shard = plans.shard_of(tx, lease)
             done = checkpoints.of_shard(tx, lease.id)
             view = jobs.view(tx, job)
+            languages = checkpoints.languages_of_shard(tx, lease.id) if view.options.language == MULTI else {}
         left = {c.index for c in shard.chunks} - done
-        language = view.options.language or view.language or ""
         prompt = self._engine.prompt(view.options.prompt)
-        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, language, left, prompt)
-        if not opened.language:
-            opened.language = self._detect(opened)
+        hearing = self._hearing(view, shard, left, languages)
+        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, hearing, left, prompt)
         reused = sum(c.span.duration for c in shard.chunks if c.index in done)
         self._tally.add(reused_s=reused)
         return opened
 
-    def _detect(self, shard: OpenShard) -> str:
-        """The job's language, by the vote of a few of its longest chunks; the first answer of any shard stands."""
-        chunks = sorted(shard.shard.chunks, key=lambda c: -c.span.duration)[:LANGUAGE_SAMPLES]
-        votes: dict[str, float] = {}
-        for chunk in chunks:
-            features = self._engine.features(shard.sound(chunk.span), chunk.window)
-            for language, probability in self._engine.languages([features])[0].items():
-                votes[language] = votes.get(language, 0.0) + probability / len(chunks)
-        language = max(votes, key=lambda x: votes[x])
-        with self._db.transaction() as tx:
-            return plans.set_language(tx, shard.job, language, votes[language])[0]
+    def _hearing(self, job: JobView, shard: Shard, left: set[int], languages: Mapping[int, tuple[str, str]]) -> Hearing:
+        """Who finds out what is spoken. A job's language that stands, from another shard or an earlier run, counts."""
+        told = job.options.language
+        if told == MULTI and self._engine.multilingual:
+            return EachChunk(shard.chunks, languages)
+        if told and told != MULTI:
+            return OneLanguage(shard.chunks, told, 1.0)
+        if job.language:
+            return OneLanguage(shard.chunks, job.language, job.language_probability or 0.0)
+        hearing = OneLanguage([c for c in shard.chunks if c.index in left])
+        if not self._engine.multilingual:
+            hearing.verdict = (UNHEARD, 1.0)
+        return hearing

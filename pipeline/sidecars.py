@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from chunking.errors import UsageError
 from pipeline.exports import Format
+from pipeline.languages import MULTI
 from pipeline.prompts import cleaned
 
 MOST_BYTES = 64 << 10
@@ -201,7 +202,7 @@ def _language(value: Any, model: str) -> str:
     from pipeline.whisper import LANGUAGES  # it takes a second, and few sidecars name a language
 
     code = _text(value).strip().lower()
-    if code not in LANGUAGES:
+    if code not in (MULTI, *LANGUAGES):
         raise _Wrong(f"{_short(value)} is no language code of Whisper")
     if code != "en" and _english_only(model):
         raise _Wrong(f"{code}: the source's model knows English only")

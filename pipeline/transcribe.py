@@ -2,7 +2,8 @@
 
 One loop, and beside it three small pools: loading shards, log-mel features, the model. The loop claims shards of any
 jobs until two batches are at hand, has features computed ahead, sends batches of one window length to the model as soon
-as a call is free, judges each answer, and writes what is finished in one transaction per batch that checks the fences.
+as a call is free (where nobody knows their language, first to be listened to), judges each answer, and writes what is
+finished in one transaction per batch that checks the fences.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from chunking.errors import (
     SpotscribeError,
     TransientError,
 )
+from pipeline import listening
 from pipeline.batching import next_batch
 from pipeline.company import Company
-from pipeline.engine import Answer, Engine, Floats
+from pipeline.engine import Answer, Engine, Floats, Heard
 from pipeline.inhand import ClaimOptions, InHand
 from pipeline.ledger import Ledger, Work, Written
 from pipeline.reading import Reading
@@ -144,6 +146,7 @@ class Transcriber:
         """What goes through the database, apart from what a batch has finished."""
         if self._ledger:
             self._write()
+        listening.agree(self._db, self._hand.shards.values())
         if not self.stalled:
             for lease in self._hand.renew():
                 self._drop(lease)
@@ -158,13 +161,17 @@ class Transcriber:
         self._launch()
 
     def _feed(self) -> None:
-        """Have features computed for the next windows, second attempts first."""
+        """Have features computed for the next windows, what has been through the model first."""
         ahead = BATCHES_AHEAD * self._batch_size - len(self._ready) - len(self._computing)
-        again = [w for w in self._fresh if w.reading.begun]
-        first = [w for w in self._fresh if not w.reading.begun]
+        possible = [w for w in self._fresh if w.look()]
+        again = [w for w in possible if w.been]
+        first = [w for w in possible if not w.been]
         for work in [*again, *first[: max(0, ahead - len(again))]]:
             self._fresh.remove(work)
-            self._computing[self._featurer.submit(self._features, work)] = work
+            if work.features is None:
+                self._computing[self._featurer.submit(self._features, work)] = work
+            else:
+                self._ready.append(work)
 
     def _features(self, work: Work) -> Floats:
         with self._tally.stage("read"):
@@ -190,9 +197,12 @@ class Transcriber:
             self._ready = [w for w in self._ready if w not in chosen]
             for work in self._ready:
                 work.age += 1
-            self._begun |= chosen
-            self._tally.add(batches=1, batch_fill=len(batch) / self._call_size)
-            call = self._model.submit(self._decode, batch)
+            if batch[0].listening:
+                call: Future[Any] = self._model.submit(self._listen, batch)
+            else:
+                self._begun |= chosen
+                self._tally.add(batches=1, batch_fill=len(batch) / self._call_size)
+                call = self._model.submit(self._decode, batch)
             self._decoding[call] = batch
             self._called[call] = time.monotonic()
 
@@ -207,6 +217,10 @@ class Transcriber:
     def _decode(self, batch: Sequence[Work]) -> list[Answer]:
         with self._tally.stage("decode"):
             return self._engine.decode([w.ask() for w in batch])
+
+    def _listen(self, batch: Sequence[Work]) -> list[Heard | None]:
+        with self._tally.stage("listen"):
+            return listening.listen(self._engine, batch)
 
     def _collect(self, timeout: float) -> None:
         done, _ = wait(self._futures(), timeout=timeout, return_when=FIRST_COMPLETED)
@@ -231,7 +245,7 @@ class Transcriber:
             self._settle(self._ledger.end(shard))
         for chunk in shard.shard.chunks:
             if chunk.index in shard.open:
-                reading = Reading(chunk, shard.shard.channel, shard.language, prompt=shard.options.prompt)
+                reading = Reading(chunk, shard.shard.channel, "")
                 self._fresh.append(Work(shard, reading, reading.first))
 
     def _computed(self, work: Work, future: Future[Any]) -> None:
@@ -248,6 +262,9 @@ class Transcriber:
 
     def _decoded(self, batch: Sequence[Work], future: Future[Any]) -> bool:
         """Give each chunk its answer. Whether some are read now; the others wait for another decoding."""
+        if batch[0].listening:
+            self._heard(batch, future)
+            return False
         try:
             for work, answer in zip(batch, future.result(), strict=True):
                 work.reading.take(answer)
@@ -271,6 +288,18 @@ class Transcriber:
                 self._begun.discard(work)
         self._ledger.add(read)
         return bool(read)
+
+    def _heard(self, batch: Sequence[Work], future: Future[Any]) -> None:
+        """Note which languages were heard. Every one of these goes on: to the text, or to wait for its neighbours."""
+        try:
+            heard: list[Heard | None] = future.result()
+        except OutOfMemory:
+            if len(batch) > 1:
+                self._halve(batch)
+                return
+            heard = [None]
+        listening.note(batch, heard, self._fresh)
+        self._fresh[:0] = [w for w in batch if w.shard.lease in self._hand.shards]
 
     def _failed(self, batch: Sequence[Work], error: SpotscribeError) -> None:
         """A batch that fails is decoded again chunk by chunk, so that one chunk cannot take others with it."""

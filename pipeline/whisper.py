@@ -22,7 +22,7 @@ from faster_whisper.transcribe import get_suppressed_tokens
 from chunking.errors import DeviceLost, OutOfMemory, PermanentError, UsageError
 from chunking.timeline import SAMPLE_RATE
 from pipeline.devices import EngineOptions, gpu_name
-from pipeline.engine import Answer, Ask, Floats, Samples
+from pipeline.engine import Answer, Ask, Encoded, Floats, Heard, Samples
 from pipeline.prompts import prompt_tokens
 from pipeline.tokens import pieces_of, with_words
 
@@ -108,25 +108,43 @@ class WhisperEngine:
     def prompt(self, text: str) -> tuple[int, ...]:
         return prompt_tokens(self._tokenizer, text)
 
-    def languages(self, features: Sequence[Floats]) -> list[dict[str, float]]:
-        if not self.multilingual:
-            return [{"en": 1.0} for _ in features]
-        found = self._model.detect_language(self._encode(features))
-        return [{token.strip("<|>"): probability for token, probability in one} for one in found]
+    def listen(self, features: Sequence[Floats]) -> list[Heard]:
+        try:
+            outputs = self._outputs(features)
+            together = ctranslate2.StorageView.from_array(np.concatenate(outputs))
+            found = self._model.detect_language(together) if self.multilingual else [[("<|en|>", 1.0)]] * len(outputs)
+        except (RuntimeError, ValueError) as e:
+            raise _translated(e) from e
+        languages = [{token.strip("<|>"): probability for token, probability in one} for one in found]
+        return [Heard(by_name, Encoded(output)) for by_name, output in zip(languages, outputs, strict=True)]
 
-    def _encode(self, features: Sequence[Floats]) -> Any:
-        """The windows' encoder output, (windows, 50 × window, width).
+    def _encode(self, windows: Sequence[Floats | Encoded]) -> Any:
+        """The windows' encoder output, (windows, 50 × window, width); what has been encoded before is not again."""
+        features = [w for w in windows if not isinstance(w, Encoded)]
+        if self._model.device != "cpu" and len(features) == len(windows):  # it stays on the device
+            view = ctranslate2.StorageView.from_array(np.ascontiguousarray(np.stack(features)))
+            # With several GPUs nobody knows which of them will decode it.
+            return self._model.encode(view, to_cpu=len(self._model.device_index) > 1)
+        made = iter(self._outputs(features))
+        outputs = [w.output if isinstance(w, Encoded) else next(made) for w in windows]
+        return ctranslate2.StorageView.from_array(np.concatenate(outputs))
+
+    def _outputs(self, features: Sequence[Floats]) -> list[Floats]:
+        """Each window's encoder output in the host's memory.
 
         On CPU one after the other: together they gain nothing, fall out of the caches (windows of 20 s take a third
         longer at a batch of 4), and their attention needs memory by the square of the window, each.
         """
-        if self._model.device != "cpu":
-            view = ctranslate2.StorageView.from_array(np.ascontiguousarray(np.stack(features)))
-            # With several GPUs nobody knows which of them will decode it.
-            return self._model.encode(view, to_cpu=len(self._model.device_index) > 1)
-        views = [ctranslate2.StorageView.from_array(np.ascontiguousarray(f[np.newaxis])) for f in features]
-        encoded = [np.array(self._model.encode(view), copy=False) for view in views]
-        return ctranslate2.StorageView.from_array(np.concatenate(encoded))
+        if self._model.device == "cpu":
+            views = [ctranslate2.StorageView.from_array(np.ascontiguousarray(f[np.newaxis])) for f in features]
+            return [np.array(self._model.encode(view), copy=False) for view in views]
+        if not features:
+            return []
+        view = ctranslate2.StorageView.from_array(np.ascontiguousarray(np.stack(features)))
+        encoded = self._model.encode(view, to_cpu=True)
+        if encoded.dtype == ctranslate2.DataType.bfloat16:  # numpy has none
+            encoded = encoded.to(ctranslate2.DataType.float32)
+        return [*np.array(encoded)[:, np.newaxis]]
 
     def _prompted(self, language: str, task: str) -> Tokenizer:
         key = (language, task)
@@ -157,7 +175,7 @@ class WhisperEngine:
         found: list[Any] = [None] * len(asks)
         prompts = [self._prompted(a.language, a.task).sot_sequence for a in asks]
         # One step of the encoder's output at least: of nothing CTranslate2 makes no alignment.
-        frames = [max(2, min(a.features.shape[1], round(a.duration * FRAMES_PER_SECOND))) for a in asks]
+        frames = [max(2, round(min(a.window, a.duration) * FRAMES_PER_SECOND)) for a in asks]
         wanted = [i for i, a in enumerate(asks) if a.words and texts[i]]
         for prompt in sorted({tuple(prompts[i]) for i in wanted}):
             mine = [i for i in wanted if prompts[i] == list(prompt)]

@@ -64,6 +64,13 @@ def of_shard(tx: Connection, shard: int) -> set[int]:
     return set(tx.execute(select(Checkpoint.chunk).where(Checkpoint.shard_id == shard)).scalars())
 
 
+def languages_of_shard(tx: Connection, shard: int) -> dict[int, tuple[str, str]]:
+    """Of the shard's chunks that are done: the languages that each begins and ends with."""
+    rows = tx.execute(select(Checkpoint.chunk, Checkpoint.result).where(Checkpoint.shard_id == shard))
+    found = {r.chunk: [s["language"] for s in r.result["segments"]] or [r.result["language"]] for r in rows}
+    return {chunk: (languages[0], languages[-1]) for chunk, languages in found.items()}
+
+
 def count(tx: Connection, jobs: Sequence[int]) -> int:
     """Accepted results of those jobs."""
     parts = [jobs[first : first + 500] for first in range(0, len(jobs), 500)]
@@ -162,6 +169,7 @@ def _segment_row(transcript: int, position: int, s: Segment) -> dict[str, object
         "temperature": s.temperature,
         "flags": " ".join(s.flags),
         "words": [[w.start, w.end, clean(w.text), w.probability] for w in s.words] or None,
+        "language_probability": s.language_probability,
     }
 
 
@@ -190,4 +198,5 @@ def _segment(row: Row[Any]) -> Segment:
         temperature=row.temperature,
         flags=tuple(row.flags.split()),
         words=tuple(Word(*w) for w in row.words or ()),
+        language_probability=row.language_probability,
     )

@@ -220,6 +220,7 @@ class SegmentRow(Base):
     """Names of quality flags, separated by space."""
     words: Mapped[list[Any] | None]
     """[start_s, end_s, text, probability] for each word, where word times were asked for."""
+    language_probability: Mapped[float | None]
 
 
 class CoverageRow(Base):

@@ -28,7 +28,10 @@ _DECODING = (
     MODEL,
     COMPUTE_TYPE,
     BEAM_SIZE,
-    click.option("--language", help="A code such as en, de, zh.  [default: detected for each recording]"),
+    click.option(
+        "--language",
+        help="A code such as en, de, zh; multi: each stretch in its own.  [default: detected for each recording]",
+    ),
     click.option(
         "--task",
         type=click.Choice(["transcribe", "translate"]),
@@ -134,11 +137,13 @@ def _found(model: str, cache: Path) -> Path | None:
 def _language(asked: str | None, *, english_only: bool) -> str | None:
     if asked is None:
         return "en" if english_only else None
+    from pipeline.languages import MULTI
     from pipeline.whisper import LANGUAGES
 
     code = asked.strip().lower()
-    if code not in LANGUAGES:
-        raise UsageError(f"--language: {asked!r} is no language code of Whisper; possible: {', '.join(LANGUAGES)}")
+    possible = (MULTI, *LANGUAGES)
+    if code not in possible:
+        raise UsageError(f"--language: {asked!r} is no language code of Whisper; possible: {', '.join(possible)}")
     if code != "en" and english_only:
         raise UsageError(f"--language {code}: this model knows English only; choose a model without .en in its name")
     return code

@@ -73,7 +73,7 @@ def test_done_is_not_done_again_and_lost_files_are_written_again(home: Path, tmp
     outputs = first.files[fox.name]["outputs"]
     assert sorted(outputs) == ["json", "srt", "txt", "vtt"]
     document = json.loads(Path(outputs["json"]).read_text())
-    assert document["schema_version"] == "1.0"
+    assert document["schema_version"] == "1.1"
     assert document["job"]["created_at"].endswith("+00:00")
     assert Path(outputs["vtt"]).read_text().startswith("WEBVTT")
     Path(outputs["srt"]).unlink()
@@ -201,6 +201,7 @@ def test_requests_that_are_wrong_are_one_line_and_code_2(home: Path, tmp_path: P
         (["run", fox, "--formats", "doc"], "possible: txt, srt, vtt, json"),
         (["run", fox, "--language", "klingon"], "no language code"),
         (["run", fox, "--language", "de"], "knows English only"),
+        (["run", fox, "--language", "multi"], "--language multi: this model knows English only"),
         (["run", fox, "--task", "translate"], "knows English only"),
         (["run", fox, "--model", tmp_path], "no Whisper model"),
         (["run", fox, "--model", "tinny"], "no model is named"),

@@ -6,20 +6,21 @@ import pytest
 from sqlalchemy import inspect, text
 
 from chunking.errors import Code, Rejected, UsageError
-from chunking.timeline import Coverage, CoverageSpan, Plan, Segment, Span, Transcript, Word
+from chunking.timeline import ChunkResult, Coverage, CoverageSpan, Plan, Segment, Span, Transcript, Word
 from storage import checkpoints, jobs, leases, outputs, plans, submission
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobOptions, JobView, MediaObject, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
+from storage.records import from_record, to_record
 from storage.tables import Base
 from tests.contracts.test_leases import PLAN
 
 SHA = "ab" * 32
 TRANSCRIPT = Transcript(
     12.5, 1, "en", 0.98,
-    (Segment(0.5, 2.0, "Hello\x00 w\udcffrld", "en", 0, -0.25, 0.01, 1.1, 0.0, (Word(0.5, 1.0, " Hello", 0.9),), ("tail", "loop")),),
+    (Segment(0.5, 2.0, "Hello\x00 w\udcffrld", "en", 0, -0.25, 0.01, 1.1, 0.0, (Word(0.5, 1.0, " Hello", 0.9),), ("tail", "loop"), 0.97),),
     (CoverageSpan(Span(0.0, 2.0), Coverage.TRANSCRIBED), CoverageSpan(Span(2.0, 12.5), Coverage.FAILED, "unread")),
 )  # fmt: skip
 
@@ -167,6 +168,7 @@ def test_a_transcript_comes_back_as_it_went_in_but_for_what_postgres_refuses(dat
     assert found.segments[0].text == "Hello wrld"
     assert found.segments[0].words == TRANSCRIPT.segments[0].words
     assert found.segments[0].flags == ("tail", "loop")
+    assert found.segments[0].language_probability == 0.97
     assert found.coverage == TRANSCRIPT.coverage
     assert (found.duration, found.language) == (12.5, "en")
 
@@ -243,3 +245,14 @@ def test_that_the_leaders_object_is_gone_says_nothing_of_its_followers(
     assert (view(database, a).state, view(database, b).state) == ("rejected", follower)
     if follower == "queued":
         assert content(database, claim(database)) == "lead"
+
+
+def test_a_checkpoint_of_an_older_version_is_read() -> None:
+    segment = Segment(0.0, 2.0, "Hello.", "en", language_probability=0.9)
+    record = to_record(
+        ChunkResult(0, 0, Span(0.0, 2.0), cut_before=False, cut_after=False, language="en", segments=(segment,))
+    )
+    record["newer"] = record["segments"][0]["newer"] = 1  # and of a newer one
+    assert record["segments"][0].pop("language_probability") == 0.9
+    (old,) = from_record(ChunkResult, record).segments
+    assert (old.text, old.language_probability) == ("Hello.", None)

@@ -26,7 +26,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def encode(self, features: StorageView) -> StorageView:
+    def encode(self, features: StorageView, **how: Any) -> StorageView:
         """One by one, as on CPU: random weights make much of the last bit of a float."""
         windows = [StorageView.from_array(w[np.newaxis]) for w in np.array(features)]
         return StorageView.from_array(np.concatenate([np.array(self._model.encode(w)) for w in windows]))

@@ -17,6 +17,7 @@ items = st.lists(
         again=st.booleans(),
         age=st.integers(0, PATIENCE + 2),
         prompt=st.sampled_from([0, 0, 12, 223]),
+        listen=st.booleans(),
     ),
     max_size=80,
 )
@@ -26,7 +27,7 @@ items = st.lists(
 def test_a_batch_is_of_one_kind_and_fits(waiting: list[Waiting[int]], room: int, size: int, more: bool) -> None:
     batch = next_batch(waiting, room=room, size=size, calls=1, more_to_come=more)
     assert len(batch) <= size
-    assert len({(w.window, w.temperature, w.prompt) for w in batch}) <= 1
+    assert len({(w.window, w.temperature, w.prompt, w.listen) for w in batch}) <= 1
     assert sum(not w.again for w in batch) <= room
     assert len({id(w) for w in batch}) == len(batch)
     assert all(any(w is x for x in waiting) for w in batch)

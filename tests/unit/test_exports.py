@@ -58,6 +58,7 @@ FULL = Transcript(
             temperature=0.2,
             words=(Word(0.12345, 1.0, " Grüß", 0.912345), Word(1.0, 2.0, " Gott.", 1.0)),
             flags=("low_confidence",),
+            language_probability=0.98765,
         ),
     ),
     coverage=(
@@ -94,6 +95,7 @@ def test_json_says_everything() -> None:
         "model": {"name": "large-v3", "compute_type": "float16"},
         "language": "de",
         "language_probability": 0.9877,
+        "languages": [{"language": "de", "seconds": 1.877}],
         "duration": 12.346,
         "text": "Grüß Gott.",
         "segments": [
@@ -104,6 +106,7 @@ def test_json_says_everything() -> None:
                 "text": "Grüß Gott.",
                 "channel": 0,
                 "language": "de",
+                "language_probability": 0.9877,
                 "avg_logprob": -0.123,
                 "no_speech_prob": 0.0123,
                 "compression_ratio": 1.235,

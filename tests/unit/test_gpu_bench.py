@@ -127,7 +127,7 @@ def test_the_engine_runs_a_shaped_model(model: Path) -> None:
     [answer] = engine.decode([Ask(features, 10.0, 3.0, "de", words=True)])
     assert 0 < answer.tokens <= 76
     assert "w" in answer.text
-    assert set(engine.languages([features])[0]) == set(KNOWN)
+    assert set(engine.listen([features])[0].languages) == set(KNOWN)
 
 
 def test_it_prints_every_kind_of_line_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,12 @@ def test_parts_that_are_right_count_within_a_field() -> None:
     assert note
 
 
+def test_several_languages_may_be_said() -> None:
+    said, note = read({"options": {"language": "multi"}})
+    assert (said.options, note) == ({"language": "multi"}, None)
+    assert "English only" in str(read({"options": {"language": "multi"}}, model="tiny.en")[1])
+
+
 def test_a_model_of_english_alone_takes_no_other_language() -> None:
     said, note = read({"options": {"language": "de", "task": "translate", "channels": "split"}}, model="tiny.en")
     assert said == Sidecar(options={"channels": "split"})
