@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from chunking.coverage import coverage
+from chunking.coverage import QUIET, UNREAD, coverage
 from chunking.errors import Code, LeaseLost, PermanentError, TransientError, UsageError
 from chunking.sentences import sentences
 from chunking.stitcher import stitch
@@ -52,12 +52,12 @@ class Finisher:
                 results = checkpoints.of_job(tx, lease.id)
                 keys = plans.object_keys(tx, lease.id)
             transcript = assemble(job, plan, results)
-            state, code = _end(job, plan, results, transcript)
+            state, verdict = ending(job, plan, results, transcript)
             try:
                 with self._db.transaction() as tx:
                     leases.hold(tx, lease)
                     values = self._store_transcript(tx, job, transcript, results) if state != "failed" else {}
-                    jobs.end_job(tx, lease, state, Verdict(code, job.error), **values)
+                    jobs.end_job(tx, lease, state, verdict, **values)
             except LeaseLost:
                 return
             with suppress(TransientError):
@@ -207,10 +207,15 @@ def computed_in(results: list[ChunkResult]) -> str:
     return "+".join(sorted({r.compute_type for r in results if r.compute_type}))
 
 
-def _end(job: JobView, plan: Plan, results: list[ChunkResult], transcript: Transcript) -> tuple[str, Code]:
+def ending(job: JobView, plan: Plan, results: list[ChunkResult], transcript: Transcript) -> tuple[str, Verdict]:
+    """How the job ends. What the engine failed on counts as the file's own damage does: the rest is worth having."""
     if job.code:
-        return ("failed" if plan.chunks and not results else "partial"), Code(job.code)
-    return "done", Code.OK if transcript.segments else Code.NO_SPEECH
+        return ("failed" if plan.chunks and not results else "partial"), Verdict(Code(job.code), job.error)
+    explained = {UNREAD, *QUIET}
+    failed = [g.reason for r in results for g in r.gaps if g.reason not in explained]
+    if failed:
+        return ("partial" if transcript.segments else "failed"), Verdict(Code.INTERNAL, failed[0])
+    return "done", Verdict(Code.OK if transcript.segments else Code.NO_SPEECH, job.error)
 
 
 def _utc(moment: datetime) -> str:

@@ -21,18 +21,17 @@ from chunking.errors import (
     OutOfMemory,
     PermanentError,
     SpotscribeError,
-    TransientError,
 )
 from pipeline import listening
 from pipeline.batching import next_batch
+from pipeline.calls import ModelCalls
 from pipeline.company import Company
-from pipeline.engine import Answer, Engine, Floats, Heard
+from pipeline.engine import Engine, Floats, Heard
 from pipeline.inhand import ClaimOptions, InHand
 from pipeline.ledger import Ledger, Work, Written
 from pipeline.reading import Reading
 from pipeline.shards import ShardLoader
 from pipeline.telemetry import Tally
-from storage import fleet
 from storage.database import Database
 from storage.leases import Lease
 from storage.objects import ObjectStore
@@ -70,12 +69,11 @@ class Transcriber:
         self.transcribed: Callable[[int], None] = lambda job: None
         """Called with a job whose last shard is done: there is something to finish."""
         self._batch_size = max(batch_size, engine.parallel)
-        self._call_size = max(1, self._batch_size // engine.parallel)
+        self._calls = ModelCalls(database, engine, claims, tally, max(1, self._batch_size // engine.parallel), stall_s)
         loader = ShardLoader(database, store, engine, tally)
         self._hand = InHand(database, loader, claims, company or Company(), self._batch_size)
         self.nudge = self._hand.nudge
-        self._db, self._engine, self._claims, self._tally = database, engine, claims, tally
-        self._stall_s, self._coming = stall_s, coming
+        self._db, self._engine, self._tally, self._coming = database, engine, tally, coming
         self._held_back: float | None = None
         """Since when a batch waits for what is coming."""
         self._fresh: list[Work] = []
@@ -83,9 +81,6 @@ class Transcriber:
         self._begun: set[Work] = set()
         self._ledger = Ledger(database, self._hand, claims.worker, tally, engine.compute_type)
         self._computing: dict[Future[Any], Work] = {}
-        self._decoding: dict[Future[Any], list[Work]] = {}
-        self._called: dict[Future[Any], float] = {}
-        """When each call of the model began."""
         self._away_until = 0.0
 
     @property
@@ -96,8 +91,7 @@ class Transcriber:
     @property
     def stalled(self) -> bool:
         """A call of the model hangs. May be asked from any thread."""
-        began = list(self._called.values())
-        return bool(began) and time.monotonic() - min(began) > self._stall_s
+        return self._calls.stalled
 
     def run(
         self, stop: threading.Event, finished: Callable[[], bool], *, grace: Callable[[], float] = lambda: 1.5
@@ -108,10 +102,9 @@ class Transcriber:
         leases run out, and what was in hand is a suspect from then on.
         """
         self._featurer = ThreadPoolExecutor(1, "features")
-        self._model = ThreadPoolExecutor(self._engine.parallel, "model")
+        self._calls.start()
         lost = False
         try:
-            self._know_limit()
             while not stop.is_set():
                 if not self._turn() and finished():
                     return
@@ -121,8 +114,8 @@ class Transcriber:
         finally:
             if not lost:
                 self._leave(time.monotonic() + grace())
-            for pool in (self._featurer, self._model):
-                pool.shutdown(wait=False, cancel_futures=True)
+            self._featurer.shutdown(wait=False, cancel_futures=True)
+            self._calls.end()
 
     def _turn(self) -> bool:
         """Once round the loop. False: there was nothing to do. While the database is away the model goes on."""
@@ -154,7 +147,7 @@ class Transcriber:
         self._hand.claim(BATCHES_AHEAD * self._batch_size - at_hand)
 
     def _futures(self) -> list[Future[Any]]:
-        return [*self._hand.loading, *self._computing, *self._decoding]
+        return [*self._hand.loading, *self._computing, *self._calls.futures]
 
     def _advance(self) -> None:
         self._feed()
@@ -181,12 +174,12 @@ class Transcriber:
 
     def _launch(self) -> None:
         """Send batches to the model while a call is free."""
-        while len(self._decoding) < self._engine.parallel:
+        while self._calls.free > 0:
             found = next_batch(
                 [w.waiting() for w in self._ready],
                 room=self._batch_size - len(self._begun),
-                size=self._call_size,
-                calls=self._engine.parallel - len(self._decoding),
+                size=self._calls.size,
+                calls=self._calls.free,
                 more_to_come=self._more_to_come(),
             )
             batch = [w.item for w in found]
@@ -197,14 +190,8 @@ class Transcriber:
             self._ready = [w for w in self._ready if w not in chosen]
             for work in self._ready:
                 work.age += 1
-            if batch[0].listening:
-                call: Future[Any] = self._model.submit(self._listen, batch)
-            else:
-                self._begun |= chosen
-                self._tally.add(batches=1, batch_fill=len(batch) / self._call_size)
-                call = self._model.submit(self._decode, batch)
-            self._decoding[call] = batch
-            self._called[call] = time.monotonic()
+            self._begun |= {w for w in batch if not w.listening}
+            self._calls.submit(batch)
 
     def _more_to_come(self) -> bool:
         if self._computing or self._hand.loading:
@@ -213,14 +200,6 @@ class Transcriber:
             return False
         self._held_back = self._held_back or time.monotonic()
         return time.monotonic() - self._held_back < PATIENCE_S
-
-    def _decode(self, batch: Sequence[Work]) -> list[Answer]:
-        with self._tally.stage("decode"):
-            return self._engine.decode([w.ask() for w in batch])
-
-    def _listen(self, batch: Sequence[Work]) -> list[Heard | None]:
-        with self._tally.stage("listen"):
-            return listening.listen(self._engine, batch)
 
     def _collect(self, timeout: float) -> None:
         done, _ = wait(self._futures(), timeout=timeout, return_when=FIRST_COMPLETED)
@@ -231,8 +210,7 @@ class Transcriber:
             elif future in self._computing:
                 self._computed(self._computing.pop(future), future)
             else:
-                self._called.pop(future)
-                read |= self._decoded(self._decoding.pop(future), future)
+                read |= self._decoded(self._calls.pop(future), future)
         if read:
             self._advance()  # the model goes on while this batch is written
             self._write()
@@ -311,19 +289,12 @@ class Transcriber:
                 work.reading.fail(str(alone) or str(error))
 
     def _halve(self, batch: Sequence[Work]) -> None:
-        """The device has no memory for so many: go on with half, and have every worker on such a device know."""
-        self._call_size = max(1, min(self._call_size, len(batch)) // 2)
+        """The device has no memory for so many."""
+        self._calls.halve(len(batch))
         for work in batch:
             work.age += 1
         self._begun.difference_update(batch)
         self._ready[:0] = [w for w in batch if w.shard.lease in self._hand.shards]
-        with suppress(TransientError), self._db.transaction() as tx:
-            fleet.limit_batch(tx, self._claims.engine or "", self._engine.device, self._call_size)
-
-    def _know_limit(self) -> None:
-        with suppress(TransientError), self._db.reading() as tx:
-            limit = fleet.batch_limit(tx, self._claims.engine or "", self._engine.device)
-            self._call_size = min(self._call_size, limit or self._call_size)
 
     def _write(self) -> None:
         self._settle(self._ledger.write())
@@ -347,11 +318,10 @@ class Transcriber:
         """Write what the model finishes in time, give the leases back."""
         self._fresh, self._ready = [], []
         with suppress(DatabaseAway, DeviceLost):
-            while self._decoding and (left := deadline - time.monotonic()) > 0:
-                done, _ = wait(self._decoding, timeout=left, return_when=FIRST_COMPLETED)
+            while self._calls.futures and (left := deadline - time.monotonic()) > 0:
+                done, _ = wait(self._calls.futures, timeout=left, return_when=FIRST_COMPLETED)
                 for future in done:
-                    self._called.pop(future)
-                    self._decoded(self._decoding.pop(future), future)
+                    self._decoded(self._calls.pop(future), future)
                     self._write()
             if self._ledger:
                 self._write()
