@@ -114,7 +114,7 @@ class Segment:
     temperature: float = 0.0
     words: tuple[Word, ...] = ()
     flags: tuple[str, ...] = ()
-    """What the quality checks saw: `loop`, `low_confidence`, `window_30s`, `tail`, … (docs/quality.md)."""
+    """What the quality checks saw: `loop`, `low_confidence`, `wider_window`, `tail`, … (docs/quality.md)."""
     language_probability: float | None = None
     """Of the language: by the recording's vote, or in a recording of several by this chunk's own sound."""
 

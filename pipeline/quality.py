@@ -2,7 +2,7 @@
 
 Batched Whisper fails in known ways: it says one phrase for ever, closes before the last words, invents text over
 silence, or hears nothing. Each has a sign that costs nothing to look for, and only the chunk that shows it is decoded
-again: in the full 30 s window, then with some temperature (Whisper's own fallback, openai/whisper transcribe.py).
+again: in a wider window, then in the full one with some temperature (Whisper's own fallback, transcribe.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from chunking.planner import PlanOptions
 from chunking.timeline import LONGEST_WINDOW_S, Span, total, within
 from pipeline import inventions
 from pipeline.engine import Answer, Piece
@@ -29,8 +30,8 @@ SPARSE_S = 4.0
 """Speech in one piece from which on too little text is a sign …"""
 SPARSE_BYTES = 4.0
 """… and how little, in bytes of UTF-8 a second: people speak at 12 to 16, in Latin script and in Chinese alike."""
-TEMPERATURES = (0.0, 0.4)
-"""Of the last rungs, in the full window."""
+TEMPERATURE = 0.4
+"""Of the last rung."""
 SLOW_BYTES = 6.0
 """The same where the model ended without a timestamp, and the text alone says how far it came."""
 FASTEST_WORDS = 7.0
@@ -52,10 +53,15 @@ class Rung:
     """With the user's prompt, where there is one. Not with temperature, as in Whisper."""
 
 
-def ladder(window: float) -> tuple[Rung, ...]:
-    """The ways to decode a chunk of that window, in order."""
-    first = () if window >= LONGEST_WINDOW_S else (Rung(window),)
-    return (*first, *(Rung(LONGEST_WINDOW_S, t, prompted=not t) for t in TEMPERATURES))
+def ladder(window: float, windows: Sequence[float] = PlanOptions().windows) -> tuple[Rung, ...]:
+    """The ways to decode a chunk of that window, in order: as it is, in the next of `windows`, then by chance in 30 s.
+
+    The next window is as good a second attempt as the full one: on 104 clips the words in error are the same with
+    tiny.en and one more of 1601 with base. And it costs a quarter: tiny.en encodes 15 s in 0.19 s and 30 s in 0.84.
+    """
+    wider = next((w for w in windows if w > window), LONGEST_WINDOW_S)
+    second = (Rung(wider),) if wider > window else ()
+    return (Rung(window), *second, Rung(LONGEST_WINDOW_S, TEMPERATURE, prompted=False))
 
 
 def doubts(answer: Answer, speech: Sequence[Span], duration: float) -> tuple[str, ...]:

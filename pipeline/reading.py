@@ -60,7 +60,7 @@ class Reading:
         """Where the holes begin that were decoded."""
         self._another_way = False
         """Whether the hole may be decoded in one more way."""
-        self._rungs: tuple[Rung, ...] = quality.ladder(chunk.window)
+        self._rungs: tuple[Rung, ...] = quality.ladder(chunk.window, self._plan.windows)
         self._answers: list[tuple[Answer, Rung]] = []
         self._suspect: tuple[Answer, Rung] | None = None
         """Made of the prompt, and the next answer, without it, says whether that was truly said."""
@@ -204,7 +204,7 @@ class Reading:
         if self._tried:
             found.append("tail" if self._hole.end >= self.chunk.span.end else "gap")
         elif rung.window != self.chunk.window:
-            found.append("window_30s")
+            found.append("wider_window")
         if inventions.unheard(piece, self._speech()):
             found.append("unheard")
         if answer.no_speech_prob > quality.NO_SPEECH and inventions.stock(piece.text):

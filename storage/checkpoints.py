@@ -61,7 +61,7 @@ def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence
 
 def of_shard(tx: Connection, shard: int) -> set[int]:
     """Chunks of the shard that are done."""
-    return set(tx.execute(select(Checkpoint.chunk).where(Checkpoint.shard_id == shard)).scalars())
+    return set(tx.execute(_OF_SHARD, {"shard": shard}).scalars())
 
 
 def languages_of_shard(tx: Connection, shard: int) -> dict[int, tuple[str, str]]:
@@ -82,32 +82,28 @@ def count(tx: Connection, jobs: Sequence[int]) -> int:
 
 def of_job(tx: Connection, job: int) -> list[ChunkResult]:
     """All accepted results of a job, in order of their chunks."""
-    rows = tx.execute(select(Checkpoint.result).where(Checkpoint.job_id == job).order_by(Checkpoint.chunk)).scalars()
-    return [from_record(ChunkResult, r) for r in rows]
+    return [from_record(ChunkResult, r) for r in tx.execute(_OF_JOB, {"job": job}).scalars()]
 
 
 def write_transcript(tx: Connection, transcript: Transcript, made: Made) -> int:
     """The transcript's rows; the answer is its id. Text is cleaned of what Postgres refuses."""
     t = transcript
-    inserted = tx.execute(
-        insert(TranscriptRow)
-        .values(
-            sha256=made.sha256,
-            options_digest=made.options_digest,
-            model=made.model,
-            compute_type=made.compute_type,
-            task=made.task,
-            language=t.language,
-            language_probability=t.language_probability,
-            duration_s=t.duration,
-            channels=t.channels,
-            words=len(split_words(t.text)),
-            transcribed_s=t.seconds(Coverage.TRANSCRIBED),
-            no_speech_s=t.seconds(Coverage.NO_SPEECH),
-            failed_s=t.seconds(Coverage.FAILED),
-        )
-        .returning(TranscriptRow.id)
-    ).scalar_one()
+    row = {
+        "sha256": made.sha256,
+        "options_digest": made.options_digest,
+        "model": made.model,
+        "compute_type": made.compute_type,
+        "task": made.task,
+        "language": t.language,
+        "language_probability": t.language_probability,
+        "duration_s": t.duration,
+        "channels": t.channels,
+        "words": len(split_words(t.text)),
+        "transcribed_s": t.seconds(Coverage.TRANSCRIBED),
+        "no_speech_s": t.seconds(Coverage.NO_SPEECH),
+        "failed_s": t.seconds(Coverage.FAILED),
+    }
+    inserted = tx.execute(_INSERT, row).scalar_one()
     if t.segments:
         tx.execute(insert(SegmentRow), [_segment_row(inserted, i, s) for i, s in enumerate(t.segments)])
     if t.coverage:
@@ -143,6 +139,9 @@ def read_transcripts(tx: Connection, transcripts: Sequence[int]) -> dict[int, Tr
     }
 
 
+_INSERT = insert(TranscriptRow).returning(TranscriptRow.id)
+_OF_JOB = select(Checkpoint.result).where(Checkpoint.job_id == bindparam("job")).order_by(Checkpoint.chunk)
+_OF_SHARD = select(Checkpoint.chunk).where(Checkpoint.shard_id == bindparam("shard"))
 _IDS: Any = bindparam("transcripts", expanding=True)
 _TRANSCRIPTS = select(TranscriptRow).where(TranscriptRow.id.in_(_IDS))
 _SEGMENTS = select(SegmentRow).where(SegmentRow.transcript_id.in_(_IDS)).order_by(SegmentRow.position)

@@ -212,17 +212,14 @@ def ended_now(tx: Connection, job: int) -> None:
 
     But that one object is gone or out of reach says nothing of the others, which have a place of their own.
     """
-    tx.execute(update(Job).where(Job.id == job).values(finished_at=now_plus()))
-    row = tx.execute(select(Job).where(Job.id == job)).one()
+    row = tx.execute(_FINISHED, {"ended": job}).one()
     shared = {k: getattr(row, k) for k in _SHARED}
-    followers = update(Job).where(Job.follows == job, Job.state == "waiting")
     if row.state == "rejected" and row.code in {Code.GONE, Code.DENIED}:
+        followers = update(Job).where(Job.follows == job, Job.state == "waiting")
         tx.execute(followers.values(state="queued", follows=None))
-    followers = followers.values(state=row.state, finished_at=now_plus(), **shared)
-    ended = [job, *tx.execute(followers.returning(Job.id)).scalars()]
+    ended = [job, *tx.execute(_FOLLOWED, {"leader_id": job, "state": row.state, **shared}).scalars()]
     if row.state in WITH_TRANSCRIPT:
-        due = update(Output).where(Output.job_id.in_(ended), Output.state == "wanted")
-        tx.execute(due.values(state="due"))
+        tx.execute(_DUE, {"ended": ended})
     errands.settle(tx, ended)
 
 
@@ -251,6 +248,20 @@ def assign(tx: Connection, jobs: Sequence[int], worker: str | None) -> None:
         tx.execute(update(ShardRow).where(ShardRow.job_id.in_(meant), ShardRow.state != "done").values(assigned=worker))
 
 
+_JOBS: Any = Job.__table__
+# Kept: to build a statement takes longer than to run it.
+_FINISHED = update(_JOBS).where(_JOBS.c.id == bindparam("ended")).values(finished_at=now_plus()).returning(*_JOBS.c)
+_FOLLOWED = (
+    update(_JOBS)
+    .where(_JOBS.c.follows == bindparam("leader_id"), _JOBS.c.state == "waiting")
+    .values(finished_at=now_plus())
+    .returning(_JOBS.c.id)
+)
+_DUE = (
+    update(Output.__table__)  # type: ignore[arg-type]
+    .where(Output.job_id.in_(bindparam("ended", expanding=True)), Output.state == "wanted")
+    .values(state="due")
+)
 _SHARED = ("code", "error", "language", "language_probability", "duration_s", "channels", "transcript_id")
 
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, or_, select, update
+from sqlalchemy import ClauseElement, Connection, Table, and_, bindparam, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
 from chunking.errors import LeaseLost, TransientError
@@ -122,10 +122,29 @@ def has_suspects(tx: Connection, step: Step, worker: str, engine: str | None = N
 
 def hold(tx: Connection, lease: Lease) -> None:
     """Make sure, until this transaction ends, that the lease is still ours. Raises LeaseLost."""
-    t = lease.step.table.c
-    mine = select(t.id).where(t.id == lease.id, *_is(lease)).with_for_update(read=True)
-    if tx.execute(mine).first() is None:
+    if tx.execute(_holding(lease.step), _which(lease)).first() is None:
         raise LeaseLost()
+
+
+@cache
+def _holding(step: Step) -> Any:
+    """As below, kept: to build a statement takes longer than to run it."""
+    t = step.table.c
+    return select(t.id).where(*_leased(step)).with_for_update(read=True)
+
+
+@cache
+def _ending(step: Step) -> Any:
+    return update(step.table).where(*_leased(step)).returning(step.table.c.id)
+
+
+def _leased(step: Step) -> tuple[Any, ...]:
+    t = step.table.c
+    return (t.id == bindparam("leased_id"), t.fence == bindparam("leased_fence"), t.state == step.running)
+
+
+def _which(lease: Lease) -> dict[str, Any]:
+    return {"leased_id": lease.id, "leased_fence": lease.fence}
 
 
 def renew(tx: Connection, leases: Iterable[Lease]) -> set[Lease]:
@@ -149,9 +168,11 @@ def got_on(tx: Connection, lease: Lease) -> None:
 
 def end(tx: Connection, lease: Lease, state: str, **values: Any) -> None:
     """Give the lease up and leave the row in `state`. Raises LeaseLost where it was not ours any more."""
-    t = lease.step.table
     values = {"state": state, "worker": None, "lease_until": None, "crashes": 0, "solo_crashes": 0, **values}
-    if tx.execute(update(t).where(t.c.id == lease.id, *_is(lease)).values(values).returning(t.c.id)).first() is None:
+    computed = {k: v for k, v in values.items() if isinstance(v, ClauseElement)}
+    told = {k: v for k, v in values.items() if k not in computed}
+    statement = _ending(lease.step).values(computed) if computed else _ending(lease.step)
+    if tx.execute(statement, _which(lease) | told).first() is None:
         raise LeaseLost()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, exists, func, or_, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, update
 
 from chunking.errors import SpotscribeError, TransientError, UsageError
 from chunking.timeline import Plan, Shard, Span
 from storage import leases
-from storage.database import upsert
 from storage.jobs import TRY_AGAIN_S, JobOptions, Verdict
 from storage.leases import Lease
 from storage.records import from_record, to_record
@@ -21,25 +21,27 @@ def store_plan(
 ) -> None:
     """Shards become claimable, the prepare lease ends. `verdict`: what is already known against the recording."""
     leases.hold(tx, lease)
-    job = tx.execute(select(Job.priority, Job.assigned, Job.options).where(Job.id == lease.id)).one()
+    job = tx.execute(_ABOUT, {"job": lease.id}).one()
     engine = JobOptions(**job.options).engine
-    for shard, key in zip(plan.shards, object_keys, strict=True):
-        tx.execute(
-            upsert(tx, ShardRow).values(
-                job_id=lease.id,
-                position=shard.index,
-                channel=shard.channel,
-                start_s=shard.span.start,
-                end_s=shard.span.end,
-                chunks=len(shard.chunks),
-                object_key=key,
-                plan=to_record(shard),
-                state="queued",
-                engine=engine,
-                priority=job.priority,
-                assigned=job.assigned,
-            )
-        )
+    rows = [
+        {
+            "job_id": lease.id,
+            "position": shard.index,
+            "channel": shard.channel,
+            "start_s": shard.span.start,
+            "end_s": shard.span.end,
+            "chunks": len(shard.chunks),
+            "object_key": key,
+            "plan": to_record(shard),
+            "state": "queued",
+            "engine": engine,
+            "priority": job.priority,
+            "assigned": job.assigned,
+        }
+        for shard, key in zip(plan.shards, object_keys, strict=True)
+    ]
+    if rows:
+        tx.execute(insert(ShardRow), rows)
     state = "transcribing" if plan.shards else "transcribed"
     code, error = (verdict.code.value, verdict.error) if verdict else (None, None)
     lost = [[s.start, s.end] for s in plan.lost] or None
@@ -48,34 +50,31 @@ def store_plan(
 
 def shard_of(tx: Connection, lease: Lease) -> tuple[int, str, Shard]:
     """The leased shard: its job, where its audio lies, and how it is cut."""
-    row = tx.execute(select(ShardRow).where(ShardRow.id == lease.id)).one()
+    row = tx.execute(_SHARD, {"shard": lease.id}).one()
     return row.job_id, row.object_key, from_record(Shard, row.plan)
 
 
 def plan_of(tx: Connection, job: int) -> Plan:
     """The plan as it was stored."""
-    row = tx.execute(select(Job.duration_s, Job.channels, Job.lost).where(Job.id == job)).one()
-    shards = tx.execute(select(ShardRow.plan).where(ShardRow.job_id == job).order_by(ShardRow.position)).scalars()
+    row = tx.execute(_CUT, {"job": job}).one()
+    shards = tx.execute(_PLANS, {"job": job}).scalars()
     lost = tuple(Span(start, end) for start, end in row.lost or ())
     return Plan(row.duration_s or 0.0, row.channels or 1, tuple(from_record(Shard, s) for s in shards), lost)
 
 
 def object_keys(tx: Connection, job: int) -> list[str]:
     """Where the job's shards lie in the work store."""
-    return list(tx.execute(select(ShardRow.object_key).where(ShardRow.job_id == job)).scalars())
+    return list(tx.execute(_KEYS, {"job": job}).scalars())
 
 
 def lock_jobs(tx: Connection, jobs: Iterable[int]) -> None:
     """Before shards of these jobs end: two last shards must see each other, and jobs are locked before shards."""
-    mine = select(Job.id).where(Job.id.in_(set(jobs))).order_by(Job.id)
-    tx.execute(mine.with_for_update(key_share=True)).all()
+    tx.execute(_LOCK, {"jobs": sorted(set(jobs))}).all()
 
 
 def shards_done(tx: Connection, job: int) -> bool:
     """After a shard has ended, with its job locked: hand the job on to finish if it was the last one."""
-    left = exists().where(ShardRow.job_id == job, ShardRow.state.not_in(("done", "failed")))
-    on = update(Job).where(Job.id == job, Job.state == "transcribing", ~left).values(state="transcribed")
-    return tx.execute(on.returning(Job.id)).first() is not None
+    return tx.execute(_HAND_ON, {"transcribed": job}).first() is not None
 
 
 def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> bool:
@@ -99,6 +98,25 @@ def queued_audio_s(tx: Connection, worker: str) -> float:
     mine = or_(ShardRow.assigned.is_(None), ShardRow.assigned == worker)
     waiting = select(func.sum(ShardRow.end_s - ShardRow.start_s)).where(ShardRow.state == "queued", mine)
     return float(tx.execute(waiting).scalar() or 0.0)
+
+
+# Kept: to build a statement takes longer than to run it.
+_JOB: Any = bindparam("job")
+_ABOUT = select(Job.priority, Job.assigned, Job.options).where(Job.id == _JOB)
+_CUT = select(Job.duration_s, Job.channels, Job.lost).where(Job.id == _JOB)
+_PLANS = select(ShardRow.plan).where(ShardRow.job_id == _JOB).order_by(ShardRow.position)
+_KEYS = select(ShardRow.object_key).where(ShardRow.job_id == _JOB)
+_SHARD = select(ShardRow).where(ShardRow.id == bindparam("shard"))
+_LOCK = (
+    select(Job.id).where(Job.id.in_(bindparam("jobs", expanding=True))).order_by(Job.id).with_for_update(key_share=True)
+)
+_HAND_ON = (
+    update(Job)
+    .where(Job.id == bindparam("transcribed"), Job.state == "transcribing")
+    .where(~exists().where(ShardRow.job_id == Job.id, ShardRow.state.not_in(("done", "failed"))))
+    .values(state="transcribed")
+    .returning(Job.id)
+)
 
 
 def set_language(tx: Connection, job: int, language: str, probability: float) -> tuple[str, float]:

@@ -94,16 +94,16 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(SAMPLE_S):
-            self.most_mb = max(self.most_mb, _held_mb(self._pid), _told_mb(self._pid, "status", "VmHWM"))
+            self.most_mb = max(self.most_mb, held_mb(self._pid), _told_mb(self._pid, "status", "VmHWM"))
 
 
-def _held_mb(pid: int) -> float:
+def held_mb(pid: int) -> float:
     """By a process and all below it; a page that several share counts once (proc(5), Pss)."""
     try:
         below = [c for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
     except OSError:  # it has ended
         return 0.0
-    return _told_mb(pid, "smaps_rollup", "Pss") + sum(_held_mb(int(c)) for c in below)
+    return _told_mb(pid, "smaps_rollup", "Pss") + sum(held_mb(int(c)) for c in below)
 
 
 def _told_mb(pid: int, file: str, name: str) -> float:

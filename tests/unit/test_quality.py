@@ -46,7 +46,7 @@ def test_text_that_is_too_little_for_its_speech_is_doubted() -> None:
 
 
 def test_ladder_ends_in_full_windows() -> None:
-    assert [(r.window, r.temperature) for r in quality.ladder(10.0)] == [(10.0, 0.0), (30.0, 0.0), (30.0, 0.4)]
+    assert [(r.window, r.temperature) for r in quality.ladder(10.0)] == [(10.0, 0.0), (15.0, 0.0), (30.0, 0.4)]
     assert [(r.window, r.temperature) for r in quality.ladder(30.0)] == [(30.0, 0.0), (30.0, 0.4)]
 
 

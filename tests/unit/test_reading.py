@@ -66,13 +66,13 @@ def test_a_doubtful_answer_climbs_and_the_best_one_stays() -> None:
     reading = Reading(CHUNK, 0, "en")
     reading.take(said((0.5, 11.5, "la " * 200)))
     assert reading.request is not None
-    assert (reading.request.window, reading.request.temperature) == (30.0, 0.0)
+    assert (reading.request.window, reading.request.temperature) == (20.0, 0.0)
     reading.take(said((0.5, 11.5, "one two three four five six seven eight nine"), logprob=-1.2))
     assert reading.request.temperature > 0
     reading.take(said((0.5, 11.5, "one too tree for five six seven ate nine ten"), logprob=-1.5))
     result = reading.result()
     assert [s.text for s in result.segments] == ["one two three four five six seven eight nine"]
-    assert result.segments[0].flags == ("low_confidence", "window_30s")
+    assert result.segments[0].flags == ("low_confidence", "wider_window")
     assert result.decodes == 3
 
 
@@ -294,7 +294,7 @@ def test_a_doubtful_answer_keeps_its_prompt_until_there_is_temperature() -> None
     while reading.request is not None:
         asked.append((reading.request.window, reading.request.temperature, reading.request.prompted))
         reading.take(said((0.0, 4.6, "Nothing of it is sure."), logprob=-1.5))
-    assert asked == [(10.0, 0.0, True), (30.0, 0.0, True), (30.0, 0.4, False)]
+    assert asked == [(10.0, 0.0, True), (15.0, 0.0, True), (30.0, 0.4, False)]
 
 
 def test_an_echo_in_the_rest_is_stripped_from_the_rest_alone() -> None:
