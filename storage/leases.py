@@ -22,7 +22,7 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import ClauseElement, Connection, Table, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, SQLColumnExpression, Table, and_, bindparam, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
 from chunking.errors import LeaseLost, TransientError
@@ -169,7 +169,7 @@ def got_on(tx: Connection, lease: Lease) -> None:
 def end(tx: Connection, lease: Lease, state: str, **values: Any) -> None:
     """Give the lease up and leave the row in `state`. Raises LeaseLost where it was not ours any more."""
     values = {"state": state, "worker": None, "lease_until": None, "crashes": 0, "solo_crashes": 0, **values}
-    computed = {k: v for k, v in values.items() if isinstance(v, ClauseElement)}
+    computed = {k: v for k, v in values.items() if isinstance(v, SQLColumnExpression)}
     told = {k: v for k, v in values.items() if k not in computed}
     statement = _ending(lease.step).values(computed) if computed else _ending(lease.step)
     if tx.execute(statement, _which(lease) | told).first() is None:

@@ -111,6 +111,8 @@ class Summary:
     chunks_reused: int
     batches: int
     mean_batch_fill: float
+    model_busy: float
+    """Share of the run in which the model's calls were under way, of all that it takes side by side."""
     stage_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -133,7 +135,7 @@ class LocalRun:
         self._left: list[int] = []
         self._worked: frozenset[int] = frozenset()
         self._unprepared: set[int] = set()
-        self._bytes = 0
+        self._bytes, self._parallel = 0, 1
         self._said = 0
         """Steps that have ended since the last look, roughly: threads count without a lock."""
         self._began = self._last_end = 0.0
@@ -170,6 +172,7 @@ class LocalRun:
     def work(self, engine: Engine, progress: Callable[[Progress], None]) -> None:
         """Until all jobs have ended. On KeyboardInterrupt: out within two seconds, with the leases given back."""
         s, name = self._settings, self._presence.name
+        self._parallel = engine.parallel
         options = PrepareOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
         preparer = Preparer(
             self._db, self._store, self._decoder, self._presence.scratch, tally=self._tally, options=options
@@ -210,8 +213,14 @@ class LocalRun:
             chunks_reused=t.chunks_reused,
             batches=t.batches,
             mean_batch_fill=round(t.mean_batch_fill, 4),
+            model_busy=min(1.0, round(self._model_s() / wall, 3)) if wall > 0 else 0.0,
             stage_s={k: round(v, 3) for k, v in sorted(t.stage_s.items())},
         )
+
+    def _model_s(self) -> float:
+        """Seconds of the model's calls, by the calls that it takes side by side."""
+        stages = self._tally.stage_s
+        return (stages.get("decode", 0.0) + stages.get("listen", 0.0)) / self._parallel
 
     def close(self) -> None:
         """End what was started. Audio in work of jobs that have ended, left behind by a kill, goes."""

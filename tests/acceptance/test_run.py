@@ -64,6 +64,7 @@ def test_a_folder_of_good_and_broken_files(home: Path, tmp_path: Path, english_c
     assert summary["chunks_decoded"] == len(query(home, "SELECT 1 FROM checkpoints"))
     assert summary["chunks_reused"] == 0
     assert 0 < summary["mean_batch_fill"] <= 1
+    assert 0 < summary["model_busy"] <= 1
     assert summary["rtfx"] == pytest.approx(summary["audio_s"] / summary["wall_s"], rel=0.01)
 
 
