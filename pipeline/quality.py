@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chunking.planner import PlanOptions
+from chunking.stitcher import split_words, stands_alone
 from chunking.timeline import LONGEST_WINDOW_S, Span, total, within
 from pipeline import inventions
 from pipeline.engine import Answer, Piece
@@ -36,6 +37,10 @@ SLOW_BYTES = 6.0
 """The same where the model ended without a timestamp, and the text alone says how far it came."""
 FASTEST_WORDS = 7.0
 """Words a second that nobody speaks; a loop does."""
+LOOPING_LETTERS = 25.0
+"""Letters a second that nobody speaks when saying the same words again."""
+LETTERS_OF_A_SIGN = 3
+"""A Chinese or Japanese sign takes as long to say as so many letters."""
 WORTHLESS = frozenset({"loop", "empty", "beyond", "crowded"})
 """Doubts about an answer for which any other is better."""
 FASTEST_LETTERS = 32.0
@@ -130,19 +135,24 @@ def without_loop(answer: Answer) -> Answer:
 
     Its timestamps mean nothing, so the last piece is not closed.
     """
-    words = answer.text.split()
+    words = _words(answer)
     period, repeats = periodic_tail(words)
     if repeats < REPEATS:
         return answer
     keep = len(words) - period * (repeats - 1)
     pieces: list[Piece] = []
     for piece in answer.pieces:
-        mine = piece.text.split()[:keep]
+        mine = split_words(piece.text)[:keep]
         keep -= len(mine)
         if not mine:
             break
-        pieces.append(replace(piece, text=" ".join(mine), words=piece.words[: len(mine)]))
+        pieces.append(replace(piece, text="".join(mine).strip(), words=piece.words[: len(mine)]))
     return replace(answer, pieces=tuple(pieces), closed=False)
+
+
+def _words(answer: Answer) -> list[str]:
+    """Where a script has no spaces, each character."""
+    return [w for p in answer.pieces for w in split_words(p.text)]
 
 
 def _plain(words: Sequence[str]) -> list[str]:
@@ -186,16 +196,16 @@ def _crowded(piece: Piece, speech: Sequence[Span]) -> bool:
 
 def _looping(answer: Answer, heard: float, duration: float) -> bool:
     """Repeats that nobody can have said in that time. Words truly said ten times over take their time."""
-    words = answer.text.split()
-    if len(words) / max(1.0, min(duration, heard + 1.0)) > FASTEST_WORDS:
+    if len(answer.text.split()) / max(1.0, min(duration, heard + 1.0)) > FASTEST_WORDS:
         return True
+    words = _words(answer)
     period, repeats = periodic_tail(words)
     if repeats < REPEATS:
         return False
     tail = words[len(words) - period * repeats :]
-    letters = sum(len(w) for w in tail)
+    letters = sum(LETTERS_OF_A_SIGN if stands_alone(ch) else 1 for w in tail for ch in w.strip())
     spoken = _seconds_of_tail(answer, period * repeats)
-    return letters / max(0.3, spoken) > 25.0
+    return letters / max(0.3, spoken) > LOOPING_LETTERS
 
 
 def _seconds_of_tail(answer: Answer, words: int) -> float:
@@ -204,7 +214,7 @@ def _seconds_of_tail(answer: Answer, words: int) -> float:
     for piece in reversed(answer.pieces):
         if words <= 0:
             break
-        mine = len(piece.text.split())
+        mine = len(split_words(piece.text))
         seconds += (piece.end - piece.start) * min(1.0, words / max(1, mine))
         words -= mine
     return seconds

@@ -31,6 +31,14 @@ def test_doubts(given: Answer, expected: tuple[str, ...]) -> None:
     assert quality.doubts(given, SPEECH, 5.0) == expected
 
 
+def test_a_loop_in_a_script_without_spaces_is_cut_like_any_other() -> None:
+    looping = answer("今日は雨です" + "ありがとう" * 30)
+    assert "loop" in quality.doubts(looping, (Span(0.0, 4.0),), 4.0)
+    assert quality.without_loop(looping).text == "今日は雨ですありがとう"
+    calm = answer("今日はとても天気がいいので公園に行きました")
+    assert quality.doubts(calm, (Span(0.0, 4.0),), 4.0) == ()
+
+
 def test_what_was_truly_said_thirty_times_is_no_loop() -> None:
     pieces = tuple(Piece(i * 2.0, i * 2.0 + 1.8, "press the star key now") for i in range(8))
     said = Answer(pieces, 60, -0.2, 0.0)
