@@ -92,7 +92,7 @@ def test_channels_are_planned_one_by_one(left: tuple[Track, float], right: tuple
 def test_chunks_end_in_the_longest_pauses() -> None:
     speech = (Span(0.5, 8.0), Span(8.15, 14.0), Span(15.0, 24.0), Span(24.2, 30.0))
     found = cut(Track(0, speech, [1.0] * 1000, FRAME_S), 31.0)
-    assert [(round(c.span.start, 2), round(c.span.end, 2)) for c in found.chunks] == [(0.25, 14.25), (14.75, 30.25)]
+    assert [(round(c.span.start, 2), round(c.span.end, 2)) for c in found.chunks] == [(0.1, 14.4), (14.6, 30.4)]
 
 
 def test_speech_without_a_pause_is_cut_where_the_vad_was_least_sure() -> None:
