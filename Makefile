@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-memory test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-memory test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -44,6 +44,9 @@ bench-gpu: setup ## Measure large models with random weights on a GPU, and real 
 
 bench-words: setup ## Measure how near word times come to where joined clips truly begin and end; ARGS="--manifest FILE.jsonl --models base"
 	@.venv/bin/python -m tests.benchmarks.bench_words $(ARGS)
+
+bench-windows: setup ## Measure which lengths of chunks and windows suit a model; ARGS="--manifest FILE.jsonl --model base"
+	@.venv/bin/python -m tests.benchmarks.bench_windows $(ARGS)
 
 bench-memory: setup ## Measure whether memory grows with the number of recordings; ARGS="--manifest FILE.jsonl --recordings 1000"
 	@.venv/bin/python -m tests.benchmarks.bench_memory $(ARGS)
