@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +16,7 @@ import pytest
 import soundfile
 from hypothesis import settings
 from redis import Redis
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
 from infra import laptop
 from infra.laptop import RedisHandle
@@ -36,20 +38,38 @@ def postgres_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> str:
+    """The name of a migrated database there, to be copied: migrating takes four times as long."""
+    with _admin(postgres_server) as connection:
+        connection.execute(text("CREATE DATABASE template_migrated"))
+        url = connection.engine.url.set(database="template_migrated")
+    database = Database(url.render_as_string(hide_password=False))
+    database.upgrade()
+    database.close()
+    return "template_migrated"
+
+
 @pytest.fixture
-def postgres(postgres_server: str) -> Iterator[Database]:
+def postgres(postgres_server: str, postgres_template: str) -> Iterator[Database]:
     """An empty, migrated database on that server."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    admin = create_engine(_psycopg(postgres_server), isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    database = Database(admin.url.set(database=name).render_as_string(hide_password=False))
-    database.upgrade()
+    with _admin(postgres_server) as connection:
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {postgres_template} STRATEGY FILE_COPY"))
+        url = connection.engine.url.set(database=name)
+    database = Database(url.render_as_string(hide_password=False))
     yield database
     database.close()
-    with admin.connect() as connection:
+    with _admin(postgres_server) as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    admin.dispose()
+
+
+@contextmanager
+def _admin(server: str) -> Iterator[Connection]:
+    engine = create_engine(_psycopg(server), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
 
 
 @pytest.fixture(scope="session")
@@ -80,10 +100,20 @@ def broker(broker_url: str) -> str:
     return broker_url
 
 
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'test.db'}")
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file, to be copied."""
+    file = tmp_path_factory.mktemp("template") / "migrated.db"
+    database = Database(f"sqlite:///{file}")
     database.upgrade()
+    database.close()
+    return file
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, sqlite_template: Path) -> Iterator[Database]:
+    shutil.copy(sqlite_template, tmp_path / "test.db")
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}")
     yield database
     database.close()
 
