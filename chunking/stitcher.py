@@ -108,10 +108,11 @@ def _join(left: list[Segment], right: list[Segment], shared: Span) -> tuple[list
 
 
 def _placed(segments: Iterable[Segment]) -> list[_Placed]:
-    return [_Placed(w, i, _spelling(w.text)) for i, s in enumerate(segments) for w in words_of(s)]
+    return [_Placed(w, i, spelling(w.text)) for i, s in enumerate(segments) for w in words_of(s)]
 
 
-def _spelling(text: str) -> str:
+def spelling(text: str) -> str:
+    """Letters and digits alone, so that `better.` and `Better` are one."""
     return "".join(ch for ch in unicodedata.normalize("NFKC", text).casefold() if ch.isalnum())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from functools import lru_cache
 
+from chunking.stitcher import spelling
 from pipeline.engine import Answer, Piece
 
 MADE_OF = 0.8
@@ -22,12 +23,12 @@ ABOUT_S = 1.0
 
 def echoing(answer: Answer, prompt: str) -> tuple[Piece, ...]:
     """The pieces of an answer that are made of the prompt, in whatever order and however often."""
-    ours, letters = _known(prompt), _letters(prompt)
+    ours, letters = _known(prompt), spelling(prompt)
 
     def made_of(piece: Piece) -> bool:
         grams = _grams(piece.text)
         if not grams:
-            return bool(mine := _letters(piece.text)) and mine in letters
+            return bool(mine := spelling(piece.text)) and mine in letters
         return sum(g in ours for g in grams) >= MADE_OF * len(grams)
 
     return tuple(p for p in answer.pieces if made_of(p))
@@ -35,8 +36,8 @@ def echoing(answer: Answer, prompt: str) -> tuple[Piece, ...]:
 
 def borne_out(suspects: tuple[Piece, ...], without: Answer) -> bool:
     """Whether a decoding without the prompt heard, at the same time, what these pieces say; in its own spelling."""
-    said = _letters("".join(p.text for p in suspects))
-    heard = _letters("".join(w for w, at in _timed(without) if any(_about(p, at) for p in suspects)))
+    said = spelling("".join(p.text for p in suspects))
+    heard = spelling("".join(w for w, at in _timed(without) if any(_about(p, at) for p in suspects)))
     return SequenceMatcher(None, said, heard, autojunk=False).ratio() >= BORNE_OUT
 
 
@@ -62,8 +63,4 @@ def _known(prompt: str) -> frozenset[str]:
 
 def _grams(text: str) -> list[str]:
     """Three letters in a row, of each word: whatever stands beside it."""
-    return [word[i : i + 3] for word in map(_letters, text.split()) for i in range(len(word) - 2)]
-
-
-def _letters(text: str) -> str:
-    return "".join(ch for ch in text.casefold() if ch.isalnum())
+    return [word[i : i + 3] for word in map(spelling, text.split()) for i in range(len(word) - 2)]

@@ -135,7 +135,8 @@ def pieces(chunk: Chunk) -> tuple[Span, ...]:
             groups[-1].append(speech)
         else:
             groups.append([speech])
-    while len(groups) > 1 and (k := min(range(len(groups)), key=lambda k: total(groups[k]))) >= 0:
+    while len(groups) > 1:
+        k = min(range(len(groups)), key=lambda i: total(groups[i]))
         if total(groups[k]) >= PIECE_S:
             break
         at = k - 1 if k and (k + 1 == len(groups) or _pause(groups, k - 1) <= _pause(groups, k)) else k

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chunking.planner import PlanOptions
-from chunking.stitcher import split_words, stands_alone
+from chunking.stitcher import spelling, split_words, stands_alone
 from chunking.timeline import LONGEST_WINDOW_S, Span, total, within
 from pipeline import inventions
 from pipeline.engine import Answer, Piece
@@ -155,14 +155,9 @@ def _words(answer: Answer) -> list[str]:
     return [w for p in answer.pieces for w in split_words(p.text)]
 
 
-def _plain(words: Sequence[str]) -> list[str]:
-    """Words by their letters and digits alone, so that `better.` and `Better` are one."""
-    return ["".join(ch for ch in w.casefold() if ch.isalnum()) for w in words]
-
-
 def periodic_tail(words: Sequence[str], longest: int = 24) -> tuple[int, int]:
     """(period, repeats) of the repetition that the words end with; the one that covers most. (0, 0): none."""
-    plain = _plain(words)
+    plain = [spelling(w) for w in words]
     found = (0, 0)
     for period in range(1, min(longest, len(plain) // 2) + 1):
         end, repeats = len(plain), 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chunking.stitcher import of_words, words_of
+from chunking.stitcher import of_words, spelling, words_of
 from chunking.timeline import Segment, Word
 
 LOOSE_S = 1.5
@@ -46,7 +46,7 @@ def _meeting(ours: Sequence[Word], theirs: Sequence[Word], slip: int) -> tuple[i
 
     One common word is enough where `theirs` begins with it, else two. (0, 0): none.
     """
-    a, b = [_spelling(w) for w in ours], [_spelling(w) for w in theirs]
+    a, b = [spelling(w.text) for w in ours], [spelling(w.text) for w in theirs]
     best = (0, 0.0, 0, 0)
     for dropped in range(min(slip + 1, len(a))):
         i = len(a) - 1 - dropped
@@ -64,11 +64,6 @@ def _run(a: Sequence[str], b: Sequence[str], i: int, j: int) -> int:
     while i >= run and j >= run and a[i - run] and a[i - run] == b[j - run]:
         run += 1
     return run
-
-
-def _spelling(word: Word) -> str:
-    """Letters and digits alone, so that `better.` and `Better` are one."""
-    return "".join(ch for ch in word.text.casefold() if ch.isalnum())
 
 
 def _turned(word: Word) -> Word:

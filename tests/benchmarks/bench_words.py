@@ -25,6 +25,7 @@ import numpy.typing as npt
 from chunking import speech
 from chunking.errors import UsageError
 from chunking.speech import SpeechDetector
+from chunking.stitcher import spelling
 from chunking.timeline import SAMPLE_RATE, Span, Word
 from pipeline.models import find_model
 from pipeline.settings import Settings
@@ -114,8 +115,8 @@ def recordings(clips: Sequence[Clip], folder: Path, seconds: float, seed: int) -
 
 def edges_of(recording: Recording, words: Sequence[Word]) -> Edges:
     """Compare a recording's words with what is known of its clips."""
-    heard = [(s, w) for w in words if (s := _spelling(w.text))]
-    said = [[s for t in c.text.split() if (s := _spelling(t))] for c in recording.clips]
+    heard = [(s, w) for w in words if (s := spelling(w.text))]
+    said = [[s for t in c.text.split() if (s := spelling(t))] for c in recording.clips]
     right = _matches([s for text in said for s in text], [s for s, _ in heard])
     starts, ends, first = list[float](), list[float](), 0
     for clip, text in zip(recording.clips, said, strict=True):
@@ -136,10 +137,6 @@ ROUNDED_S = 0.011
 
 def _in_any(at: float, spans: Iterable[Span]) -> bool:
     return any(s.start - ROUNDED_S <= at <= s.end + ROUNDED_S for s in spans)
-
-
-def _spelling(text: str) -> str:
-    return "".join(ch for ch in text.casefold() if ch.isalnum())
 
 
 def _matches(said: Sequence[str], heard: Sequence[str]) -> dict[int, int]:
