@@ -51,8 +51,8 @@ bench-windows: setup ## Measure which lengths of chunks and windows suit a model
 bench-memory: setup ## Measure whether memory grows with the number of recordings; ARGS="--manifest FILE.jsonl --recordings 1000"
 	@.venv/bin/python -m tests.benchmarks.bench_memory $(ARGS)
 
-test: setup ## Run all tests; make test ARGS="-k stitcher" passes options to pytest
-	@.venv/bin/python -m pytest $(ARGS)
+test: setup ## Run all tests, four at a time; make test ARGS="-k stitcher" passes options to pytest
+	@.venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: setup ## Lint, formatting, types and the direction of imports
 	@.venv/bin/python -m ruff check

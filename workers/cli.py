@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from chunking.errors import SpotscribeError, UsageError
-from workers.bootstrap import end_at_once, tame_allocator, tame_libraries
+from workers.bootstrap import all_to_stay, end_at_once, tame_allocator, tame_libraries
 
 COMMANDS = {
     "run": ("run", "Transcribe files and folders on this machine."),
@@ -41,7 +41,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"workers.commands.{COMMANDS[name][0]}"), name)
+        with all_to_stay():
+            command = getattr(importlib.import_module(f"workers.commands.{COMMANDS[name][0]}"), name)
         assert isinstance(command, click.Command)
         return command
 

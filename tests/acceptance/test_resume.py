@@ -17,13 +17,13 @@ from tests.acceptance.test_run import wait_for_checkpoints
 from tests.benchmarks.bench_set import normalised
 from tests.conftest import joined, read_16k, write_wav
 
-BATCH = 16
+BATCH = 4
 
 
 @pytest.fixture(scope="module")
-def ten_minutes(tmp_path_factory: pytest.TempPathFactory, english_clips: list[Path]) -> Path:
-    samples = joined([read_16k(c) for c in english_clips], pause_s=0.8, seconds=620.0, seed=7)
-    return write_wav(tmp_path_factory.mktemp("audio") / "ten.wav", samples)
+def four_minutes(tmp_path_factory: pytest.TempPathFactory, english_clips: list[Path]) -> Path:
+    samples = joined([read_16k(c) for c in english_clips], pause_s=0.8, seconds=240.0, seed=7)
+    return write_wav(tmp_path_factory.mktemp("audio") / "four.wav", samples)
 
 
 def plan(home: Path) -> list[tuple[object, ...]]:
@@ -41,11 +41,11 @@ def letters(text: str) -> str:
 
 
 def test_three_kills_cost_at_most_a_batch_each_and_change_nothing(
-    home: Path, tmp_path: Path, ten_minutes: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, four_minutes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = tmp_path / "undisturbed"
     monkeypatch.setenv("SPOTSCRIBE_HOME", str(undisturbed))
-    expected = run(ten_minutes, "--batch-size", BATCH, out=tmp_path / "expected")
+    expected = run(four_minutes, "--batch-size", BATCH, out=tmp_path / "expected")
     assert expected.code == 0
     count = chunks(undisturbed)
     assert count > 3 * BATCH / 2
@@ -60,7 +60,7 @@ def test_three_kills_cost_at_most_a_batch_each_and_change_nothing(
         "tests.acceptance.counting",
         str(log),
         "run",
-        str(ten_minutes),
+        str(four_minutes),
         "--model",
         "tiny.en",
     ]
@@ -87,7 +87,7 @@ def test_three_kills_cost_at_most_a_batch_each_and_change_nothing(
     again = sum(n - 1 for n in decoded.values())
     assert again <= 3 * BATCH, (seed, again)
 
-    texts = [letters(Path(r.files["ten.wav"]["outputs"]["txt"]).read_text()) for r in (expected, ended)]
+    texts = [letters(Path(r.files["four.wav"]["outputs"]["txt"]).read_text()) for r in (expected, ended)]
     assert jiwer.cer(*texts) < 0.025, seed  # one chunk would be more; other batches count in words or in figures
     assert not [p for p in (home / "work").rglob("*") if p.is_file()]
 

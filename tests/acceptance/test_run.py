@@ -349,7 +349,7 @@ def test_a_pipe_gets_plain_lines(home: Path, tmp_path: Path, fox: Path) -> None:
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def wait_for_checkpoints(home: Path, count: int, timeout: float = 60.0) -> None:
+def wait_for_checkpoints(home: Path, count: int, timeout: float = 180.0) -> None:
     import sqlite3
 
     deadline = time.monotonic() + timeout

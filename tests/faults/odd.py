@@ -30,12 +30,12 @@ def dies_preparing() -> None:
     """The poison kills the process that looks for speech in it."""
     cut = prepare.Preparer._cut
 
-    def patched(self: prepare.Preparer, pcm: Path, channels: int, duration: float) -> object:
+    def patched(self: prepare.Preparer, pcm: Path, channels: int, duration: float, *rest: Any) -> Any:
         if duration > POISON_S:
             os.kill(os.getpid(), signal.SIGKILL)
-        return cut(self, pcm, channels, duration)
+        return cut(self, pcm, channels, duration, *rest)
 
-    prepare.Preparer._cut = patched  # type: ignore[method-assign,assignment]
+    prepare.Preparer._cut = patched  # type: ignore[method-assign]
 
 
 def dies_decoding() -> None:
@@ -108,7 +108,7 @@ def is_slow() -> None:
 
 def has_a_bad_decoder() -> None:
     """The decoder's child crashes, hangs or eats memory, by the last bytes of the recording."""
-    audio._WALL_S = 2.0
+    audio._WALL_S = 4.0
     audio.DecoderPool.__init__.__kwdefaults__ = {"module": "tests.faults.bad_decoder"}
 
 

@@ -16,7 +16,7 @@ from tests.faults.conftest import Places
 from tests.faults.killing import SEEN
 from workers.arena import Arena
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 EXPECTED = (
     "commit submit", "commit Steps._claimed", "commit Preparer._prepare", "commit Ledger.write",
     "commit Finisher.finish", "commit Finisher.deliver_leased", "commit Reconciler.once", "message published",

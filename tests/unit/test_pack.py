@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from workers.pack import VISIBLE, children, share_of_gpus
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 PARENT = """
 import json, sys
 from workers import pack
