@@ -40,16 +40,14 @@ def next_batch(
 
     `room`: chunks that may still begin; `size`: windows that one call takes; `calls`: how many calls are
     free; `more_to_come`: whether waiting could fill a batch better. Old items and second attempts first, then the
-    fullest group; what is left at the end is shared out evenly to the free calls.
+    fullest group; what is left at the end, of whatever window, is shared out evenly to the free calls.
     """
     groups: dict[tuple[float, float, int, bool], list[Waiting[T]]] = {}
     for w in waiting:
         groups.setdefault((w.window, w.temperature, w.prompt, w.listen), []).append(w)
 
-    def most(group: Sequence[Waiting[T]]) -> int:
-        return size if more_to_come else min(size, -(-len(group) // calls))
-
-    candidates = [c for g in groups.values() if (c := _fill(g, room, most(g)))]
+    most = size if more_to_come else min(size, -(-len(waiting) // calls))
+    candidates = [c for g in groups.values() if (c := _fill(g, room, most))]
     if not candidates:
         return []
     best = max(candidates, key=lambda c: (_overdue(c), len(c), -c[0].window))

@@ -72,3 +72,10 @@ def test_the_last_chunks_are_shared_out_to_the_free_calls() -> None:
     waiting = [Waiting(i, 10.0, 0.0, float(i)) for i in range(10)]
     assert len(next_batch(waiting, room=16, size=8, calls=2, more_to_come=False)) == 5
     assert len(next_batch(waiting, room=16, size=8, calls=2, more_to_come=True)) == 8
+
+
+def test_windows_of_several_lengths_are_shared_out_together() -> None:
+    waiting = [Waiting(i, window, 0.0, float(i)) for i, window in enumerate([15.0, 15.0, 15.0, 10.0, 10.0])]
+    first = next_batch(waiting, room=16, size=8, calls=2, more_to_come=False)
+    left = [w for w in waiting if w not in first]
+    assert len(next_batch(left, room=16, size=8, calls=1, more_to_come=False)) == len(left) == 2
