@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-memory test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-memory fuzz test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -50,6 +50,9 @@ bench-windows: setup ## Measure which lengths of chunks and windows suit a model
 
 bench-memory: setup ## Measure whether memory grows with the number of recordings; ARGS="--manifest FILE.jsonl --recordings 1000"
 	@.venv/bin/python -m tests.benchmarks.bench_memory $(ARGS)
+
+fuzz: setup ## Decode broken files of many formats: each must end in a state; make fuzz ARGS="--files 5000 --seed 1000"
+	@.venv/bin/python -m tests.faults.fuzz $(ARGS)
 
 test: setup ## Run all tests, four at a time; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import soundfile
 
 from chunking.errors import Code, DecoderFailed, Interrupted, PermanentError, Rejected, TransientError
+from chunking.levels import Level
 from chunking.media import MAX_CHANNELS, DecodeOptions, MediaReport
 from chunking.timeline import SAMPLE_RATE, Span
 
@@ -166,7 +167,7 @@ def _environment() -> dict[str, str]:
 
 def _request(options: DecodeOptions, wall: float) -> bytes:
     seconds = options.max_duration_s + 60
-    most = int(seconds * SAMPLE_RATE * _SAMPLE_BYTES * (1 if options.channels == "mix" else MAX_CHANNELS))
+    most = int(seconds * SAMPLE_RATE * _SAMPLE_BYTES * (MAX_CHANNELS if options.channels == "split" else 1))
     return json.dumps({"options": asdict(options), "cpu_s": int(wall) + 1, "output_bytes": most}).encode()
 
 
@@ -175,7 +176,8 @@ def _report(answer: dict[str, Any] | None) -> MediaReport:
         raise TransientError("the decoder's server does not run here")
     if "report" in answer:
         report = answer["report"]
-        return MediaReport(**{**report, "lost": tuple((a, b) for a, b in report["lost"])})
+        lost, levels = tuple((a, b) for a, b in report["lost"]), tuple(Level(**x) for x in report["levels"])
+        return MediaReport(**{**report, "lost": lost, "levels": levels})
     if "errno" in answer:
         raise OSError(answer["errno"], os.strerror(answer["errno"] or errno.EIO))
     if "died" in answer:

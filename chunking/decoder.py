@@ -27,6 +27,7 @@ from av.stream import Discard, Disposition
 from chunking import containers, sandbox
 from chunking.clock import Clock
 from chunking.errors import Code, Rejected
+from chunking.levels import Repair
 from chunking.media import DecodeOptions, MediaReport
 from chunking.mixdown import Block, PcmWriter
 from chunking.timeline import SAMPLE_RATE
@@ -35,6 +36,8 @@ _FAILURES = (av.FFmpegError, ValueError, RuntimeError)
 """What PyAV raises for broken media."""
 _LOWEST_RATE = 1000
 """Samples per second; a header that claims less is wrong, and would unpack to days."""
+_NAMELESS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
+"""What FFmpeg takes channels without names for (libavutil/channel_layout.c): its highpass passes over nameless ones."""
 _RESUMES = 100
 """How often to go on behind bytes that the demuxer cannot read."""
 
@@ -62,7 +65,7 @@ class _Converter:
     is ours rather than PyAV's AudioResampler to keep FFmpeg from starting threads and to fetch once for a second.
     """
 
-    def __init__(self, frame: av.AudioFrame) -> None:
+    def __init__(self, frame: av.AudioFrame, *, highpass_hz: float | None) -> None:
         self._kind = frame.format.name, frame.layout.name, frame.sample_rate
         self.names = tuple(channel.name for channel in frame.layout.channels)
         self._rate = frame.sample_rate
@@ -71,8 +74,14 @@ class _Converter:
         self._graph.threads = 1
         layout, clock = frame.layout.name, Fraction(1, self._rate)
         source = self._graph.add_abuffer(None, self._rate, frame.format, layout, time_base=clock)
+        filters = []
+        if highpass_hz is not None:
+            if layout.endswith(" channels"):
+                layout = _NAMELESS.get(frame.layout.nb_channels, layout)
+            named = self._graph.add("aformat", channel_layouts=layout)
+            filters = [named, *(self._graph.add("highpass", f=str(highpass_hz)) for _ in range(2))]
         target = self._graph.add("aformat", sample_rates=str(SAMPLE_RATE), sample_fmts="flt", channel_layouts=layout)
-        self._graph.link_nodes(source, target, self._graph.add("abuffersink"))
+        self._graph.link_nodes(source, *filters, target, self._graph.add("abuffersink"))
         self._graph.configure()
         self._graph.set_audio_frame_size(SAMPLE_RATE)
 
@@ -139,6 +148,7 @@ class _Decoding:
         self._size = os.fstat(fd).st_size
         self._clock = Clock()
         self._writer = PcmWriter(output, options, self._size)
+        self._highpass_hz = options.repair.highpass_hz if options.repair is not None else None
         self._converter: _Converter | None = None
         self._stopped = False  # the demuxer gave up before the end
 
@@ -219,7 +229,7 @@ class _Decoding:
         self._silence(self._clock.frame_begins(frame.time))
         self._clock.frame_ends(frame.samples / frame.sample_rate)
         if self._converter is None:
-            self._converter = _Converter(frame)
+            self._converter = _Converter(frame, highpass_hz=self._highpass_hz)
         for block in self._converter.push(frame):
             self._writer.write(block, self._converter.names)
 
@@ -264,6 +274,7 @@ class _Decoding:
             decode_errors=clock.errors,
             nonfinite=self._writer.nonfinite,
             peak=self._writer.peak,
+            levels=self._writer.levels,
             mixed=self._writer.mixed,
             truncated=short or promise.cut or self._stopped,
             damaged=clock.damaged,
@@ -281,14 +292,15 @@ def _length(container: InputContainer, stream: AudioStream) -> float | None:
 
 def _work(source: int, output: int, options: dict[str, Any]) -> dict[str, Any]:
     try:
-        return asdict(_Decoding(source, output, DecodeOptions(**options)).run())
+        repair = Repair(**options.pop("repair")) if options.get("repair") else None
+        return asdict(_Decoding(source, output, DecodeOptions(**(options | {"repair": repair}))).run())
     except av.FFmpegError as error:
         raise Rejected(f"FFmpeg fails on this file ({type(error).__name__})", code=Code.UNDECODABLE) from None
 
 
 def _warm_up() -> None:
-    """Decode a moment of silence: PyAV imports as it goes, and a child can no longer open a module's file."""
-    wav = b"RIFF\xa4\x01\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\x80\x01\0\0" + bytes(384)
+    """Decode a moment of silence: PyAV and numpy import as they go, and a child can no longer open a module's file."""
+    wav = b"RIFF\xa4\x0c\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\x80\x0c\0\0" + bytes(3200)
     with open(os.memfd_create("in"), "w+b", buffering=0) as source, open(os.memfd_create("out"), "w+b") as output:
         source.write(wav)
         _work(source.fileno(), output.fileno(), {})

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Channels = Literal["mix", "split"]
+from chunking.levels import Level, Repair
+
+Channels = Literal["mix", "split", "left", "right"]
 MAX_CHANNELS = 8
 """Channels kept apart by `split`; a source's further channels are left out."""
 
@@ -15,9 +17,10 @@ class DecodeOptions:
     """What to decode, and the limits, which hold for what was decoded, never for what a header says."""
 
     channels: Channels = "mix"
-    """One channel for the mix, or one for each source channel."""
+    """One channel for the mix or for a side, or one for each source channel. A mono source has one channel anyway."""
     track: int | None = None
     """Position among the audio tracks; without it, the track flagged default, else the first."""
+    repair: Repair | None = None
     max_duration_s: float = 24 * 3600.0
     max_bytes: int = 16 << 30
     """Of the recording."""
@@ -57,7 +60,11 @@ class MediaReport:
     """Samples that were NaN or infinite and are zero now."""
     peak: float
     """Highest absolute sample, 0 to 1."""
+    levels: tuple[Level, ...]
+    """Of each channel of the PCM file, before any repair."""
     mixed: str
     """How the most of the audio became one channel: mono, average, left, right, downmix; or split."""
     truncated: bool
     damaged: bool
+    repair: Repair | None = None
+    """What a second decoding did to the sound, if there was one."""

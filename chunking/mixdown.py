@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chunking.errors import Code, Rejected
+from chunking.levels import Level, Meter
 from chunking.media import MAX_CHANNELS, DecodeOptions
 from chunking.timeline import SAMPLE_RATE
 
@@ -21,6 +22,7 @@ Block = npt.NDArray[np.float32]
 
 _WEIGHTS = {"FC": 1.0, "FL": 0.7, "FR": 0.7, "LFE": 0.25, "LFE2": 0.25}
 """Speech sits in the centre; what is not named here, the surround channels, counts half (after ITU-R BS.775)."""
+SIDES = ("left", "right")
 _CANCELLED, _RESTORED = 0.1, 0.25
 """Energy of the average over that of the channels: 0.5 for unrelated channels, 1 for equal ones, 0 for opposite."""
 _QUIET = 1e-9
@@ -44,7 +46,7 @@ class _Stereo:
         if not self.cancels:
             return average, "average"
         side = int(self.loudness[1] > self.loudness[0] * 1.01)
-        return np.asarray(block[side]), ("left", "right")[side]
+        return np.asarray(block[side]), SIDES[side]
 
 
 def _downmix(block: Block, names: tuple[str, ...]) -> Block:
@@ -66,6 +68,13 @@ class PcmWriter:
         self.samples = 0
         self.nonfinite = 0
         self.peak = 0.0
+        self._meters: list[Meter] = []
+        self._gains: Block | None = None
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Of each channel written, before any repair."""
+        return tuple(m.level for m in self._meters)
 
     @property
     def mixed(self) -> str:
@@ -74,7 +83,11 @@ class PcmWriter:
     def open(self, source_channels: int) -> None:
         """Fix the number of channels: a PCM file has one for all its length, whatever the source turns to."""
         if not self.channels:
-            self.channels = 1 if self._options.channels == "mix" else min(source_channels, MAX_CHANNELS)
+            self.channels = min(source_channels, MAX_CHANNELS) if self._options.channels == "split" else 1
+            self._meters = [Meter() for _ in range(self.channels)]
+            if self._options.repair is not None:
+                gains = [*self._options.repair.gains_db, *[0.0] * self.channels][: self.channels]
+                self._gains = np.power(10.0, np.array(gains, np.float32)[:, np.newaxis] / 20)
 
     def write(self, block: Block, names: tuple[str, ...]) -> None:
         """Add a block of about a second, whose channels have these names."""
@@ -86,6 +99,10 @@ class PcmWriter:
             return
         self.peak = min(1.0, max(self.peak, float(np.abs(block).max())))
         out = self._arrange(block, names)
+        for meter, channel in zip(self._meters, out, strict=True):
+            meter.add(channel)
+        if self._gains is not None:
+            out = out * self._gains
         pcm = np.clip(np.rint(out * 32768.0), -32768, 32767).astype("<i2")
         self._put(pcm.T.tobytes(), pcm.shape[1])
 
@@ -102,6 +119,8 @@ class PcmWriter:
             return np.asarray(block[take])
         if block.shape[0] == 1:
             mono, way = block[0], "mono"
+        elif self._options.channels in SIDES:
+            mono, way = block[SIDES.index(self._options.channels)], self._options.channels
         elif block.shape[0] == 2:
             mono, way = self._stereo.mix(block)
         else:

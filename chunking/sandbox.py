@@ -1,7 +1,8 @@
 """A fork server: each request runs in a child that can read one file, write another, and nothing else.
 
 A new Python that imports PyAV takes 0.15 s, a fork of one that has it a few ms. The child
-cannot open anything: its limit on open files is already reached, so no file, socket or playlist entry is in reach.
+cannot open anything: its limit on open files is already reached, so no file, socket or playlist entry is in reach;
+and where the kernel has Landlock, that forbids it as well.
 Linux only: PR_SET_PDEATHSIG and sequenced Unix sockets.
 """
 
@@ -21,6 +22,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from chunking import landlock
 from chunking.errors import Code, SpotscribeError
 
 Work = Callable[[int, int, dict[str, Any]], dict[str, Any]]
@@ -115,8 +117,10 @@ class _Server:
             self._libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
             if os.getppid() != self._pid:
                 os._exit(1)
+            taken = _address_space()
+            landlock.forbid_all()  # where the kernel has none, the limits have to do
             _keep_only(self._null, source, output, status)
-            _limit(request["cpu_s"], request["output_bytes"])
+            _limit(taken, request["cpu_s"], request["output_bytes"])
             answer = json.dumps(_answer(self._work, request["options"])).encode()
             os.write(_STATUS, answer)
             code = 0
@@ -148,11 +152,15 @@ def _keep_only(null: int, source: int, output: int, status: int) -> None:
     os.closerange(_STATUS + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _limit(cpu_s: int, output_bytes: int) -> None:
+def _address_space() -> int:
+    """Bytes that this process takes."""
     with open("/proc/self/statm", "rb") as statm:
-        used = int(statm.read().split()[0]) * resource.getpagesize()
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+def _limit(taken: int, cpu_s: int, output_bytes: int) -> None:
     for what, most in (
-        (resource.RLIMIT_AS, used + _MEMORY),
+        (resource.RLIMIT_AS, taken + _MEMORY),
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, output_bytes),
         (resource.RLIMIT_CORE, 0),

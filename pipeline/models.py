@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from chunking.errors import UsageError
 from pipeline.modelfile import WHISPER, ModelFile, read_model_file
 
 NEEDED = ("model.bin", "config.json", "tokenizer.json")
+_SUM = re.compile(r"(?P<sum>[0-9a-fA-F]{64}) [ *](?:\./)?(?P<name>[^/\\\0]+)")
 CONFIGURED = ("alignment_heads", "lang_ids", "suppress_ids", "suppress_ids_begin")
 """What CTranslate2 reads of config.json as it decodes (ctranslate2/specs/whisper_spec.py, WhisperConfig)."""
 
@@ -94,6 +96,31 @@ def verified(directory: Path) -> Path:
     if file is not None:
         _check_parts(directory, config, file)
     return directory
+
+
+def check_sums(directory: Path) -> None:
+    """Whether the files are those that SHA256SUMS (as `sha256sum` writes it) beside them lists, where there is one.
+
+    Raises UsageError. Takes half a second for a gigabyte, so it is asked once, before the model is loaded.
+    """
+    sums = directory / "SHA256SUMS"
+    if not sums.is_file():
+        return
+    listed = {}
+    for number, line in enumerate(sums.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        found = _SUM.fullmatch(line.strip())
+        if found is None:
+            raise UsageError(f"{sums}, line {number}: this is no line of sha256sum")
+        listed[found["name"]] = found["sum"].lower()
+    if "model.bin" not in listed:
+        raise UsageError(f"{sums} says nothing of model.bin")
+    for name, expected in listed.items():
+        if not (directory / name).is_file():
+            raise UsageError(f"{directory} lacks {name}, which its SHA256SUMS lists; fetch the model again")
+        if _sha256(directory / name) != expected:
+            raise UsageError(f"{directory / name} is not the file that SHA256SUMS lists; fetch the model again")
 
 
 def _check_parts(directory: Path, config: Any, file: ModelFile) -> None:

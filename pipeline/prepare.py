@@ -10,13 +10,17 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from chunking import audio, speech
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport
 from chunking.errors import Archived, Code, Interrupted, PermanentError, Rejected, TransientError, UsageError
+from chunking.levels import repair
+from chunking.media import Channels
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
-from chunking.timeline import Plan, Shard, Span
+from chunking.stereo import choice
+from chunking.timeline import Shard, Span
 from pipeline.languages import MULTI, SHORT_CHUNK_S
 from pipeline.telemetry import Tally
 from storage import buckets, jobs, leases, plans
@@ -85,10 +89,10 @@ class Preparer:
             if jobs.claim_content(tx, lease, source.sha256) != "lead":
                 return
         pcm = folder / "sound.pcm"
-        with self._tally.stage("decode_media"):
-            report = self._decoder.decode(source.path, pcm, self._decode_options(job))
+        report, tracks = self._heard(source.path, pcm, job)
         channels = report.pcm_channels
-        found = self._cut(pcm, channels, report.duration_s, self._plan_options(job))
+        with self._tally.stage("plan"):
+            found = plan(tracks, report.duration_s, self._plan_options(job))
         cut = replace(found, lost=tuple(Span(a, b) for a, b in report.lost))
         self._tally.add(prepared_s=cut.duration, planned_s=sum(c.span.duration for c in cut.chunks))
         with self._tally.stage("shards"):
@@ -105,6 +109,10 @@ class Preparer:
                 decoded_s=report.decoded_s,
                 duration_s=report.duration_s,
                 decode_errors=report.decode_errors,
+                track=report.track,
+                tracks=report.tracks,
+                mixed=report.mixed,
+                **_level(report),
             )
             plans.store_plan(tx, lease, cut, keys, _verdict(report))
 
@@ -146,15 +154,41 @@ class Preparer:
         options = self._options.plan
         return replace(options, chunk_s=SHORT_CHUNK_S) if job.options.language == MULTI else options
 
-    def _cut(self, pcm: Path, channels: int, duration: float, options: PlanOptions) -> Plan:
+    def _heard(self, source: Path, pcm: Path, job: JobView) -> tuple[MediaReport, list[Track]]:
+        """The PCM file, as the job wants its channels, and the speech in each."""
+        wanted, track = job.options.channels, job.options.track
+        report = self._decoded(source, pcm, "split" if wanted == "auto" else wanted, track)
+        tracks = self._tracks(pcm, report)
+        if wanted == "auto" and report.pcm_channels > 1:
+            chosen = choice(*tracks) if report.pcm_channels == 2 else "mix"
+            if chosen != "split":
+                report = self._decoded(source, pcm, chosen, track)
+                tracks = self._tracks(pcm, report)
+        return report, tracks
+
+    def _decoded(self, source: Path, pcm: Path, channels: str, track: int | None) -> MediaReport:
+        """Once, and where the sound is too quiet or lies under rumble, once more with that repaired."""
+        options = DecodeOptions(
+            channels=cast(Channels, channels),
+            track=track,
+            max_duration_s=self._options.max_duration_s,
+            max_bytes=self._options.max_bytes,
+        )
+        with self._tally.stage("decode_media"):
+            report = self._decoder.decode(source, pcm, options)
+            if (needed := repair(report.levels)) is None:
+                return report
+            self._decoder.decode(source, pcm, replace(options, repair=needed))
+        return replace(report, repair=needed)
+
+    def _tracks(self, pcm: Path, report: MediaReport) -> list[Track]:
         with self._tally.stage("vad"):
             tracks = []
-            for channel in range(channels):
-                found = self._detector.probabilities(audio.blocks(pcm, channels, channel))
-                spans = speech.spans(found, duration)
+            for channel in range(report.pcm_channels):
+                found = self._detector.probabilities(audio.blocks(pcm, report.pcm_channels, channel))
+                spans = speech.spans(found, report.duration_s)
                 tracks.append(Track(channel, spans, array("f", found.tobytes()), speech.FRAME_S))
-        with self._tally.stage("plan"):
-            return plan(tracks, duration, options)
+        return tracks
 
     def _store_shard(self, lease: Lease, shard: Shard, pcm: Path, channels: int, folder: Path) -> str:
         """Write one shard to the work store. The fence in its key keeps two preparers apart."""
@@ -163,13 +197,6 @@ class Preparer:
         key = f"shards/{lease.id}/{shard.index:05d}-{lease.fence}.flac"
         self._store.put_file(key, file)
         return key
-
-    def _decode_options(self, job: JobView) -> DecodeOptions:
-        return DecodeOptions(
-            channels="split" if job.options.channels == "split" else "mix",
-            max_duration_s=self._options.max_duration_s,
-            max_bytes=self._options.max_bytes,
-        )
 
     def _give_back(self, lease: Lease, wait_s: float, why: str | None = None) -> None:
         with self._db.transaction() as tx:
@@ -186,6 +213,19 @@ def _span_blocks(pcm: Path, channels: int, channel: int, span: Span, seconds: fl
         upto = min(span.end, at + seconds)
         yield audio.read_pcm(pcm, channels, channel, Span(at, upto))
         at = upto
+
+
+def _level(report: MediaReport) -> dict[str, float | None]:
+    """Of the loudest channel, and what was done."""
+    loudest = max(report.levels, key=lambda x: x.loudest_db)
+    repaired = report.repair
+    return {
+        "loudest_db": loudest.loudest_db,
+        "clipped": max(x.clipped for x in report.levels),
+        "dc_offset": max((x.offset for x in report.levels), key=abs),
+        "gain_db": max(repaired.gains_db, default=0.0) if repaired else 0.0,
+        "highpass_hz": repaired.highpass_hz if repaired else None,
+    }
 
 
 def _verdict(report: MediaReport) -> Verdict | None:

@@ -29,8 +29,10 @@ class Settings(BaseSettings):
         default_factory=lambda: Path(platformdirs.user_data_dir("spotscribe")),
         description="Everything that Spotscribe keeps on this machine: database, audio in work, models.",
     )
-    database_url: str = Field(default="", description="SQLAlchemy URL; empty: a SQLite file in the home folder.")
-    broker_url: str = Field(default="", description="A fleet's Redis: redis://host:6379/0.")
+    database_url: str = Field(
+        default="", repr=False, description="SQLAlchemy URL; empty: a SQLite file in the home folder."
+    )
+    broker_url: str = Field(default="", repr=False, description="A fleet's Redis: redis://host:6379/0.")
     queue: str = Field(default="spotscribe", description="How the names of the broker's queues begin.")
     work_url: str = Field(default="", description="Audio in work: s3://bucket/prefix; empty: in the home folder.")
     out_url: str = Field(default="", description="Where transcripts go: s3://bucket/prefix; empty: database only.")

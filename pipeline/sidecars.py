@@ -2,7 +2,7 @@
 
     {"label": "november", "priority": 5, "metadata": {"team": "blue"}, "formats": ["txt"],
      "options": {"language": "de", "task": "transcribe", "channels": "split", "word_timestamps": true,
-                 "hotwords": "Kovacs, Spotscribe", "initial_prompt": "…"}}
+                 "hotwords": "Kovacs, Spotscribe", "initial_prompt": "…", "track": 1}}
 
 Model, precision and beam are the source's own: a worker must have them. Pure.
 """
@@ -26,8 +26,9 @@ MOST_BYTES = 64 << 10
 LONGEST = 255
 """Characters of a label and of a metadata key: an index takes no more than some 2 700 bytes."""
 PRIORITIES = range(-100, 101)
+TRACKS = range(100)
 TASKS = ("transcribe", "translate")
-CHANNELS = ("mix", "split")
+CHANNELS = ("mix", "split", "left", "right", "auto")
 _OURS = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"\d+\.\d+"\s*,\s*"source"\s*:\s*\{\s*"url"')
 """How our own transcripts begin (pipeline/exports.py), however long they are."""
 _OUR_FIELDS = frozenset({"schema_version", "segments", "coverage"})
@@ -42,8 +43,8 @@ class Sidecar:
     label: str | None = None
     priority: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str | bool | None] = field(default_factory=dict)
-    """Fields of `JobOptions`: language, task, channels, word_timestamps, hotwords, initial_prompt."""
+    options: Mapping[str, str | int | None] = field(default_factory=dict)
+    """Fields of `JobOptions`: language, task, channels, word_timestamps, hotwords, initial_prompt, track."""
     formats: tuple[str, ...] = ()
 
 
@@ -79,7 +80,7 @@ def parse(content: bytes, *, model: str) -> tuple[Sidecar | None, str | None]:
         return None, None
     values: dict[str, Any] = {}
     readers: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
-        "label": _alone(_label), "priority": _alone(_priority), "metadata": _metadata,
+        "label": _alone(_label), "priority": _alone(lambda v: _whole(v, PRIORITIES)), "metadata": _metadata,
         "options": lambda v: _options(v, model), "formats": _formats,
     }  # fmt: skip
     for name, value in said.items():
@@ -149,9 +150,9 @@ def _label(value: Any) -> str:
     return label
 
 
-def _priority(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value not in PRIORITIES:
-        raise _Wrong(f"{_short(value)} is no whole number from -100 to 100")
+def _whole(value: Any, possible: range) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in possible:
+        raise _Wrong(f"{_short(value)} is no whole number from {possible[0]} to {possible[-1]}")
     return value
 
 
@@ -168,16 +169,17 @@ def _metadata(value: Any) -> tuple[dict[str, str], list[str]]:
     return found, wrong
 
 
-def _options(value: Any, model: str) -> tuple[dict[str, str | bool | None], list[str]]:
-    readers: dict[str, Callable[[Any], str | bool | None]] = {
+def _options(value: Any, model: str) -> tuple[dict[str, str | int | None], list[str]]:
+    readers: dict[str, Callable[[Any], str | int | None]] = {
         "language": lambda v: _language(v, model),
         "task": lambda v: _task(v, model),
         "channels": lambda v: _one_of(v, CHANNELS),
         "word_timestamps": _boolean,
         "hotwords": _prompt,
         "initial_prompt": _prompt,
+        "track": lambda v: _whole(v, TRACKS),
     }
-    found: dict[str, str | bool | None] = {}
+    found: dict[str, str | int | None] = {}
     wrong: list[str] = []
     for name, inner in _pairs(value):
         if name not in readers:

@@ -27,7 +27,7 @@ OF_THE_MOMENT = (Code.TOO_LONG, Code.TOO_LARGE, Code.GONE, Code.DENIED)
 """Rejections that hang on a limit or on the moment, not on the bytes: asked for again, they are looked at again."""
 LONGEST = 1000
 """Characters of a URL and its version beyond which their digest stands for them."""
-LATER = ("hotwords", "initial_prompt")
+LATER = ("hotwords", "initial_prompt", "track")
 """Options that came later: left out where they are not used, so that digests stay and an older worker reads the job."""
 TRY_AGAIN_S = 10.0
 """How long work rests after an error that may pass."""
@@ -73,6 +73,8 @@ class JobOptions:
     """Words that may be said, and how they are spelt."""
     initial_prompt: str | None = None
     """A text in the style that is wanted."""
+    track: int | None = None
+    """Position among the recording's audio tracks, from 0; None: the one flagged default, else the first."""
 
     @property
     def prompt(self) -> str:

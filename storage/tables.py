@@ -97,6 +97,22 @@ class Recording(Base):
     decoded_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     decode_errors: Mapped[int | None]
+    track: Mapped[int | None]
+    """Which of its audio tracks was decoded, from 0."""
+    tracks: Mapped[int | None]
+    """Audio tracks that it has."""
+    mixed: Mapped[str | None]
+    """How its channels became one: mono, average, left, right, downmix; or split."""
+    loudest_db: Mapped[float | None]
+    """Level of its loudest second without rumble, in dB below full scale."""
+    clipped: Mapped[float | None]
+    """Share of samples at full scale, 0 to 1."""
+    dc_offset: Mapped[float | None]
+    """The mean of its samples, -1 to 1."""
+    gain_db: Mapped[float | None]
+    """By how much it was made louder before speech was looked for."""
+    highpass_hz: Mapped[float | None]
+    """Below which frequency its sound was taken away; null: nothing was."""
     superseded_by: Mapped[int | None] = mapped_column(ForeignKey("recordings.id"))
     """What lies at its URL now, other bytes: the transcript of these stands, and is not the current one."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from chunking import landlock
 from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
@@ -142,7 +143,8 @@ def _decoder(w: Wiring) -> Finding:
     # asked in a process of its own: what decodes strangers' files is not loaded here
     ask = [sys.executable, "-P", "-c", "import av; print(av.ffmpeg_version_info)"]
     version = subprocess.run(ask, capture_output=True, text=True, timeout=DECODER_S, check=False).stdout.strip()
-    return Finding("ok", f"FFmpeg {version or '?'} inside PyAV decodes in its sandbox; no ffmpeg binary is used")
+    walls = "limits and Landlock" if landlock.version() else "limits (this kernel has no Landlock to add)"
+    return Finding("ok", f"FFmpeg {version or '?'} inside PyAV decodes behind {walls}; no ffmpeg binary is used")
 
 
 def _cloud(w: Wiring) -> Finding:

@@ -12,6 +12,7 @@ from chunking.errors import PermanentError, UsageError
 from pipeline.exports import Format
 from pipeline.prompts import cleaned, prompt_tokens
 from pipeline.settings import Settings
+from pipeline.sidecars import CHANNELS
 from storage.jobs import JobOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,10 +42,15 @@ _DECODING = (
     ),
     click.option(
         "--channels",
-        type=click.Choice(["mix", "split"]),
+        type=click.Choice(CHANNELS),
         default="mix",
         show_default=True,
-        help="split: each channel on its own.",
+        help="split: each channel on its own; auto: split where the two carry different speech.",
+    ),
+    click.option(
+        "--track",
+        type=click.IntRange(0),
+        help="Which audio track, from 0.  [default: the one flagged default, or the first]",
     ),
     click.option("--word-timestamps", is_flag=True, help="Times of each word as well."),
     click.option(
@@ -82,6 +88,7 @@ def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any
         beam_size=asked["beam_size"],
         hotwords=_cleaned("--hotwords", asked["hotwords"]),
         initial_prompt=_cleaned("--initial-prompt", asked["initial_prompt"]),
+        track=asked["track"],
     )
     if job.prompt:
         _check_length(job.prompt, directory or _found(model, settings.models))

@@ -143,10 +143,14 @@ def model_directory(settings: Settings, model: str) -> Path | None:
 
 def load_engine(settings: Settings, directory: Path | None, options: EngineOptions) -> Engine:
     """The model, loaded. Raises UsageError where it does not fit the device."""
+    from pipeline.models import check_sums
     from pipeline.paced import PacedEngine
     from pipeline.whisper import WhisperEngine
 
-    return PacedEngine(log=settings.home / "decoded") if directory is None else WhisperEngine(directory, options)
+    if directory is None:
+        return PacedEngine(log=settings.home / "decoded")
+    check_sums(directory)
+    return WhisperEngine(directory, options)
 
 
 def make_folder(folder: Path, setting: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from chunking import audio
 from chunking.errors import DeviceLost, OutOfMemory
+from chunking.media import MediaReport
+from chunking.planner import Track
 from pipeline import prepare, transcribe
 from pipeline.engine import Answer, Ask, Floats
 from pipeline.paced import PacedEngine
@@ -28,14 +30,14 @@ decode = PacedEngine.decode
 
 def dies_preparing() -> None:
     """The poison kills the process that looks for speech in it."""
-    cut = prepare.Preparer._cut
+    tracks = prepare.Preparer._tracks
 
-    def patched(self: prepare.Preparer, pcm: Path, channels: int, duration: float, *rest: Any) -> Any:
-        if duration > POISON_S:
+    def patched(self: prepare.Preparer, pcm: Path, report: MediaReport) -> list[Track]:
+        if report.duration_s > POISON_S:
             os.kill(os.getpid(), signal.SIGKILL)
-        return cut(self, pcm, channels, duration, *rest)
+        return tracks(self, pcm, report)
 
-    prepare.Preparer._cut = patched  # type: ignore[method-assign]
+    prepare.Preparer._tracks = patched  # type: ignore[method-assign]
 
 
 def dies_decoding() -> None:

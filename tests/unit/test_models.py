@@ -17,7 +17,7 @@ import pytest
 
 from chunking.errors import UsageError
 from pipeline.devices import EngineOptions
-from pipeline.models import MULTILINGUAL_VOCABULARY, find_model, is_english_only, knows, verified
+from pipeline.models import MULTILINGUAL_VOCABULARY, check_sums, find_model, is_english_only, knows, verified
 from pipeline.whisper import WhisperEngine
 from tests.conftest import package_file
 
@@ -222,3 +222,31 @@ def test_a_hub_that_does_not_answer_is_one_line_with_what_to_do(tmp_path: Path) 
     last = done.stderr.strip().splitlines()[-1]
     assert "could not be fetched" in last
     assert "--model a directory" in last
+
+
+def summed(folder: Path, *lines: str) -> Path:
+    (folder / "model.bin").write_bytes(b"weights")
+    (folder / "config.json").write_text("{}")
+    (folder / "SHA256SUMS").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+WEIGHTS, CONFIG = hashlib.sha256(b"weights").hexdigest(), hashlib.sha256(b"{}").hexdigest()
+
+
+def test_files_are_held_against_their_sums(tmp_path: Path) -> None:
+    check_sums(summed(tmp_path, f"{WEIGHTS}  model.bin", f"{CONFIG.upper()} *./config.json"))
+    (tmp_path / "SHA256SUMS").unlink()
+    check_sums(tmp_path)
+
+
+@pytest.mark.parametrize(("lines", "said"), [
+    ((f"{CONFIG}  model.bin",), "is not the file"),
+    ((f"{WEIGHTS}  model.bin", f"{CONFIG}  vocabulary.json"), "lacks vocabulary.json"),
+    ((f"{CONFIG}  config.json",), "says nothing of model.bin"),
+    ((f"{WEIGHTS}  model.bin", "0123  config.json"), "line 2"),
+    ((f"{WEIGHTS}  model.bin", f"{WEIGHTS}  ../model.bin"), "line 2"),
+])  # fmt: skip
+def test_files_that_are_not_what_the_sums_say_are_told(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_sums(summed(tmp_path, *lines))

@@ -101,7 +101,7 @@ def test_jobs_without_a_prompt_are_the_jobs_that_they_were() -> None:
         "model", "compute_type", "language", "task", "channels", "word_timestamps", "beam_size",
     }  # fmt: skip
     one, other = JobOptions(hotwords="Kovacs"), JobOptions(initial_prompt="Kovacs")
-    assert len({JobOptions().digest, one.digest, other.digest}) == 3
+    assert len({JobOptions().digest, one.digest, other.digest, JobOptions(track=0).digest}) == 4
     assert JobOptions(**one.stored) == one
 
 
@@ -109,7 +109,7 @@ def test_a_submitter_counts_where_the_model_is_here_and_else_leaves_it_to_the_wo
     asked = {
         "model": "tiny.en", "compute_type": None, "language": None, "task": "transcribe", "channels": "mix",
         "word_timestamps": False, "beam_size": 1, "hotwords": " ".join(["Spotscribe"] * 120),
-        "initial_prompt": None,
+        "initial_prompt": None, "track": None,
     }  # fmt: skip
     settings = Settings(home=tmp_path)
     with pytest.raises(UsageError, match=r"--initial-prompt: .* 240 tokens, and the model takes 221"):

@@ -48,6 +48,7 @@ def test_all_that_one_may_say() -> None:
                 "word_timestamps": True,
                 "hotwords": " Kovacs,\nSpotscribe",
                 "initial_prompt": " ",
+                "track": 1,
             },
         }
     )
@@ -63,6 +64,7 @@ def test_all_that_one_may_say() -> None:
             "word_timestamps": True,
             "hotwords": "Kovacs, Spotscribe",
             "initial_prompt": None,
+            "track": 1,
         },
         formats=("txt", "srt"),
     )
@@ -83,6 +85,7 @@ def test_all_that_one_may_say() -> None:
         ({"options": {"language": None}}, "null is no text"),
         ({"options": {"task": "sing"}}, "'sing' is none of transcribe, translate"),
         ({"options": {"channels": 2}}, "2 is none of mix, split"),
+        ({"options": {"track": -1}}, "no whole number from 0 to 99"),
         ({"options": {"word_timestamps": "yes"}}, "neither true nor false"),
         ({"priority": 101}, "no whole number from -100 to 100"),
         ({"priority": True}, "true is no whole number"),
@@ -180,6 +183,7 @@ FIELDS = (
     "channels",
     "word_timestamps",
     "hotwords",
+    "track",
 )
 NAMED = st.dictionaries(st.sampled_from(FIELDS), JSON | st.dictionaries(st.sampled_from(FIELDS), JSON))
 

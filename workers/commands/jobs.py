@@ -20,7 +20,7 @@ from storage import arrivals, fleet, jobs, outputs, submission
 from storage.arrivals import Origin
 from storage.database import Database
 from storage.fleet import Overview
-from storage.jobs import JobView
+from storage.jobs import JobOptions, JobView
 from workers.display import clock, printable, say
 from workers.options import DEBUG
 from workers.wiring import Wiring, read_settings
@@ -159,6 +159,11 @@ def _one(tx: Connection, job: int, *, as_json: bool) -> bool:
     return not view.ended
 
 
+def _extras(o: JobOptions) -> str:
+    track = "" if o.track is None else f", audio track {o.track}"
+    return f"{track}{', word times' if o.word_timestamps else ''}"
+
+
 def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
     o, p = view.options, progress
     return {
@@ -167,7 +172,7 @@ def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
         "superseded": "other bytes lie there by now" if view.superseded else "",
         "length": clock(view.duration_s) if view.duration_s else "",
         "language": view.language or "",
-        "decoding": f"{o.engine}, {o.task}, channels {o.channels}{', word times' if o.word_timestamps else ''}",
+        "decoding": f"{o.engine}, {o.task}, channels {o.channels}{_extras(o)}",
         "hotwords": printable(o.hotwords or ""),
         "prompt": printable(o.initial_prompt or ""),
         "done": f"{p.chunks_done} of {p.chunks} chunks, {p.shards_done} of {p.shards} shards" if p.shards else "",
