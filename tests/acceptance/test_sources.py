@@ -55,7 +55,7 @@ def test_sources_are_kept_shown_paused_and_removed(fleet: Fleet, tmp_path: Path)
     assert fleet.query("SELECT label FROM labels") == [("kept-a",)]
     assert spotscribe("sources", "remove", "kept").code == 0
     assert spotscribe("sources", "remove", "kept").code == 2
-    assert "kept" not in spotscribe("sources", "list").stdout
+    assert "kept" not in [s["name"] for s in json.loads(spotscribe("sources", "list", "--json").stdout)]
     spotscribe("sources", "add", "kept", url)
     assert spotscribe("ingest").stdout == ""  # what was taken stays taken
     shown = spotscribe("sources", "list").stdout
