@@ -62,7 +62,8 @@ class Meter:
         self._loudest = self._low = self._high = 0.0
 
     def add(self, block: npt.NDArray[np.float32]) -> None:
-        """About a second of samples, -1 to 1."""
+        """About a second of samples; what is beyond -1 to 1, as float files may have it, counts as clipped."""
+        block = np.clip(block, -1.0, 1.0)
         self._samples += len(block)
         self._sum += float(block.sum(dtype=np.float64))
         self._full += int(np.count_nonzero(np.abs(block) >= _FULL))

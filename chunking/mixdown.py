@@ -73,7 +73,7 @@ class PcmWriter:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Of each channel written, before any repair."""
+        """Of each channel written, before any gain."""
         return tuple(m.level for m in self._meters)
 
     @property

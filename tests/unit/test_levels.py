@@ -49,6 +49,13 @@ def test_clipping_is_counted() -> None:
     assert level_of(tone(440, 0.9)).clipped == 0
 
 
+def test_floats_beyond_all_bounds_are_clipped_and_have_a_level() -> None:
+    level = level_of(np.tile([3e38, -3e38], SAMPLE_RATE))
+    assert level.clipped == 1
+    assert level.loudest_db == pytest.approx(0, abs=0.1)
+    assert np.isfinite([level.rumble_db, level.offset]).all()
+
+
 def test_nothing_at_all_is_no_error() -> None:
     assert Meter().level == Level()
     assert level_of(np.zeros(100)).loudest_db == FLOOR_DB
