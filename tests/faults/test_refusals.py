@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -121,10 +120,8 @@ def test_refusals_say_what_to_do(
         assert type(caught.value) is kind
 
 
-def test_a_look_at_what_is_refused_takes_no_longer_than_two_requests(s3: S3Proxy, bucket: str) -> None:
+def test_a_look_at_what_is_refused_takes_no_more_than_two_requests(s3: S3Proxy, bucket: str) -> None:
     s3.faults.append(lambda call: not call.refuse(403, "AccessDenied"))
-    began = time.monotonic()
     with pytest.raises(Rejected):
         S3Bucket(s3_client(S3Options(endpoint=s3.endpoint))).head(f"s3://{bucket}/x")
     assert len(s3.calls) == 2
-    assert time.monotonic() - began < 2.0

