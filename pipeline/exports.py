@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,8 +16,9 @@ from pydantic import PlainSerializer, TypeAdapter
 from chunking.timeline import Coverage, CoverageSpan, Segment, Transcript, Word, seconds_by_language
 from pipeline.subtitles import to_srt, to_vtt
 from pipeline.typography import clean
+from storage.recordings import Media
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 PARAGRAPH_GAP = 2.0
 """Seconds of silence that begin a new paragraph."""
 PARAGRAPH_LENGTH = 600
@@ -58,6 +59,8 @@ class About:
     """A `chunking.errors.Code`: why the job ended so."""
     job_id: str
     created_at: str
+    media: Media
+    """What the decoder found."""
 
 
 def render(transcript: Transcript, about: About, fmt: Format) -> str:
@@ -124,9 +127,31 @@ _Text = Annotated[str, PlainSerializer(_valid)]
 
 
 @dataclass(frozen=True, slots=True)
+class _Media:
+    container: str | None
+    codec: str | None
+    sample_rate: int | None
+    channels: int | None
+    tracks: int | None
+    expected_s: _Seconds | None
+    decoded_s: _Seconds | None
+    decode_errors: int | None
+    loudest_db: float | None
+    clipped: float | None
+    dc_offset: float | None
+    gain_db: float | None
+    highpass_hz: float | None
+
+    @classmethod
+    def of(cls, media: Media) -> _Media:
+        return cls(**{f.name: getattr(media, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
     url: _Text
     sha256: str
+    media: _Media
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +254,7 @@ _DOCUMENT = TypeAdapter(_Document)
 def _json(transcript: Transcript, about: About) -> str:
     document = _Document(
         schema_version=SCHEMA_VERSION,
-        source=_Source(about.source_url, about.sha256),
+        source=_Source(about.source_url, about.sha256, _Media.of(about.media)),
         job=_Job(about.job_id, about.state, about.code, about.task, about.created_at),
         model=_Model(about.model, about.compute_type),
         language=transcript.language,

@@ -20,7 +20,7 @@ from chunking.timeline import ChunkResult, Plan, Segment, Transcript, seconds_by
 from pipeline.exports import CONTENT_TYPES, About, Format, render
 from pipeline.languages import MULTI
 from pipeline.telemetry import Tally
-from storage import checkpoints, jobs, leases, outputs, plans
+from storage import checkpoints, jobs, leases, outputs, plans, recordings
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.destinations import Destinations
@@ -141,6 +141,7 @@ class Finisher:
             views = {j.id: j for j in jobs.views(tx, sorted({o.job for o in wanted}))}
             ids = sorted({j.transcript_id for j in views.values() if j.transcript_id is not None})
             transcripts, rows = checkpoints.read_transcripts(tx, ids), jobs.transcript_rows(tx, ids)
+            media = recordings.media_of(tx, sorted(views))
         contents = {}
         for output in wanted:
             job = views[output.job]
@@ -150,6 +151,7 @@ class Finisher:
             about = About(
                 source_url=job.url, sha256=row.sha256, model=row.model, compute_type=row.compute_type, task=row.task,
                 state=job.state, code=job.code or "", job_id=str(job.id), created_at=_utc(row.created_at),
+                media=media[job.id],
             )  # fmt: skip
             text = render(transcripts[job.transcript_id], about, Format(output.format))
             contents[output] = text.encode("utf-8", "replace")

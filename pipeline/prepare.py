@@ -23,12 +23,13 @@ from chunking.stereo import choice
 from chunking.timeline import Shard, Span
 from pipeline.languages import MULTI, SHORT_CHUNK_S
 from pipeline.telemetry import Tally
-from storage import buckets, jobs, leases, plans
+from storage import buckets, jobs, leases, plans, recordings
 from storage.database import Database
 from storage.jobs import JobView, Verdict
 from storage.leases import Heartbeat, Lease
 from storage.objects import ObjectStore
 from storage.readers import Fetched, Readers
+from storage.recordings import Media
 from storage.urls import bucket_of
 
 
@@ -98,22 +99,7 @@ class Preparer:
         with self._tally.stage("shards"):
             keys = [self._store_shard(lease, s, pcm, channels, folder) for s in cut.shards]
         with self._db.transaction() as tx:
-            jobs.describe(
-                tx,
-                lease.id,
-                container=report.container,
-                codec=report.codec,
-                sample_rate=report.sample_rate,
-                channels=report.channels,
-                expected_s=report.expected_s,
-                decoded_s=report.decoded_s,
-                duration_s=report.duration_s,
-                decode_errors=report.decode_errors,
-                track=report.track,
-                tracks=report.tracks,
-                mixed=report.mixed,
-                **_level(report),
-            )
+            recordings.describe(tx, [lease.id], _media(report))
             plans.store_plan(tx, lease, cut, keys, _verdict(report))
 
     def _fetched(self, lease: Lease, job: JobView, folder: Path) -> Fetched | None:
@@ -215,17 +201,27 @@ def _span_blocks(pcm: Path, channels: int, channel: int, span: Span, seconds: fl
         at = upto
 
 
-def _level(report: MediaReport) -> dict[str, float | None]:
-    """Of the loudest channel, and what was done."""
-    loudest = max(report.levels, key=lambda x: x.loudest_db)
+def _media(report: MediaReport) -> Media:
+    """The level is that of the loudest channel."""
     repaired = report.repair
-    return {
-        "loudest_db": loudest.loudest_db,
-        "clipped": max(x.clipped for x in report.levels),
-        "dc_offset": max((x.offset for x in report.levels), key=abs),
-        "gain_db": max(repaired.gains_db, default=0.0) if repaired else 0.0,
-        "highpass_hz": repaired.highpass_hz if repaired else None,
-    }
+    return Media(
+        container=report.container,
+        codec=report.codec,
+        sample_rate=report.sample_rate,
+        channels=report.channels,
+        track=report.track,
+        tracks=report.tracks,
+        mixed=report.mixed,
+        expected_s=report.expected_s,
+        decoded_s=report.decoded_s,
+        duration_s=report.duration_s,
+        decode_errors=report.decode_errors,
+        loudest_db=max(x.loudest_db for x in report.levels),
+        clipped=max(x.clipped for x in report.levels),
+        dc_offset=max((x.offset for x in report.levels), key=abs),
+        gain_db=max(repaired.gains_db, default=0.0) if repaired else 0.0,
+        highpass_hz=repaired.highpass_hz if repaired else None,
+    )
 
 
 def _verdict(report: MediaReport) -> Verdict | None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import aliased
 
 from chunking.errors import Code
-from storage import errands, leases
+from storage import errands, leases, recordings
 from storage.database import now_plus
 from storage.leases import Lease
 from storage.tables import Job, Output, Recording, ShardRow, TranscriptRow
@@ -183,6 +183,7 @@ def claim_content(tx: Connection, lease: Lease, sha256: str) -> str:
         if not job.force and reusable:
             values = {k: getattr(leader, k) for k in _SHARED}
             leases.end(tx, lease, leader.state, content_key=key, **values)
+            recordings.alike(tx, leader.id, [lease.id])
             ended_now(tx, lease.id)
             return "end"
         if not job.force and leader.state not in ENDED:
@@ -196,11 +197,6 @@ def claim_content(tx: Connection, lease: Lease, sha256: str) -> str:
     except IntegrityError:  # somebody else became the leader since we looked
         return claim_content(tx, lease, sha256)
     return "lead"
-
-
-def describe(tx: Connection, job: int, **media: Any) -> None:
-    """Note what the decoder said of the recording: container, codec, channels, durations, errors."""
-    tx.execute(update(Recording).where(Recording.id == _recording(job)).values(media))
 
 
 def end_job(tx: Connection, lease: Lease, state: str, verdict: Verdict, **values: Any) -> None:
@@ -217,9 +213,11 @@ def ended_now(tx: Connection, job: int) -> None:
     row = tx.execute(_FINISHED, {"ended": job}).one()
     shared = {k: getattr(row, k) for k in _SHARED}
     if row.state == "rejected" and row.code in {Code.GONE, Code.DENIED}:
-        followers = update(Job).where(Job.follows == job, Job.state == "waiting")
-        tx.execute(followers.values(state="queued", follows=None))
-    ended = [job, *tx.execute(_FOLLOWED, {"leader_id": job, "state": row.state, **shared}).scalars()]
+        waiting = update(Job).where(Job.follows == job, Job.state == "waiting")
+        tx.execute(waiting.values(state="queued", follows=None))
+    followers = list(tx.execute(_FOLLOWED, {"leader_id": job, "state": row.state, **shared}).scalars())
+    recordings.alike(tx, job, followers)
+    ended = [job, *followers]
     if row.state in WITH_TRANSCRIPT:
         tx.execute(_DUE, {"ended": ended})
     errands.settle(tx, ended)

@@ -11,15 +11,20 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.acceptance.command import query, run
+from tests.acceptance.command import query, run, spotscribe
 from tests.benchmarks.bench_set import normalised
 from tests.conftest import read_16k, write_wav
 
 RATE = 16_000
 
 
+def document(out: Path, name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+    return read
+
+
 def said(out: Path, name: str) -> list[dict[str, Any]]:
-    segments: list[dict[str, Any]] = json.loads((out / f"{name}.json").read_text())["segments"]
+    segments: list[dict[str, Any]] = document(out, name)["segments"]
     return segments
 
 
@@ -79,10 +84,13 @@ def test_quiet_rumbling_and_shifted_speech_reads_as_it_is(home: Path, tmp_path: 
     expected = text_of(said(out, "asis"))
     for name in made:
         assert jiwer.wer(expected, text_of(said(out, name))) < 0.1, name
-    noted = {u.rsplit("/", 1)[1]: (g, h) for u, g, h in query(home, "SELECT url, gain_db, highpass_hz FROM recordings")}
-    assert noted["asis.wav"] == (0.0, None)
-    assert noted["quiet.wav"][0] > 20
-    assert (noted["rumble.wav"][1], noted["offset.wav"][1]) == (200, 80)
+    noted = {name: document(out, name)["source"]["media"] for name in made}
+    assert (noted["asis"]["gain_db"], noted["asis"]["highpass_hz"]) == (0, None)
+    assert noted["quiet"]["gain_db"] > 20
+    assert (noted["rumble"]["highpass_hz"], noted["offset"]["highpass_hz"]) == (200, 80)
+    quiet = spotscribe("status", document(out, "quiet")["job"]["id"]).stdout
+    assert f"made {noted['quiet']['gain_db']:.0f} dB louder" in quiet
+    assert "pcm_s24le in wav, 16000 Hz, 1 channel" in quiet
 
 
 def test_what_is_nothing_stays_nothing_however_quiet(home: Path, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from sqlalchemy import inspect, text
 
 from chunking.errors import Code, Rejected, UsageError
 from chunking.timeline import ChunkResult, Coverage, CoverageSpan, Plan, Segment, Span, Transcript, Word
-from storage import checkpoints, jobs, leases, outputs, plans, submission
+from storage import checkpoints, jobs, leases, outputs, plans, recordings, submission
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobOptions, JobView, MediaObject, Verdict
 from storage.leases import Lease, Step
 from storage.outputs import WantedOutput
+from storage.recordings import Media
 from storage.records import from_record, to_record
 from storage.tables import Base
 from tests.contracts.test_leases import PLAN
@@ -66,11 +67,16 @@ def test_equal_bytes_are_decoded_once_and_end_alike(database: Database) -> None:
     first, second = claim(database), claim(database)
     assert (content(database, first), content(database, second)) == ("lead", "wait")
     assert (view(database, a).state, view(database, b).state) == ("preparing", "waiting")
+    decoded = Media(container="wav", channels=2, tracks=1, duration_s=12.5, gain_db=20.0)
+    with database.transaction() as tx:
+        recordings.describe(tx, [first.id], decoded)
     finish(database, first)
     assert view(database, b).state == "done"
     assert view(database, b).transcript_id == view(database, a).transcript_id is not None
     assert content(database, claim(database)) == "end"  # c, after the fact
     assert view(database, c).transcript_id == view(database, a).transcript_id
+    with database.reading() as tx:
+        assert recordings.media_of(tx, [a, b, c]) == dict.fromkeys((a, b, c), decoded)
 
 
 def test_other_options_are_another_content(database: Database) -> None:

@@ -17,6 +17,7 @@ from chunking.errors import Code
 from chunking.timeline import Coverage, CoverageSpan, Segment, Span, Transcript, Word
 from pipeline.exports import PARAGRAPH_GAP, SCHEMA_VERSION, About, Format, render
 from pipeline.subtitles import to_srt, to_vtt
+from storage.recordings import Media
 
 ABOUT = About(
     source_url="s3://bucket/interviews/öl.mp3",
@@ -28,7 +29,11 @@ ABOUT = About(
     code="ok",
     job_id="0197c0de",
     created_at="2025-06-01T12:00:00+00:00",
-)
+    media=Media(
+        container="wav", codec="pcm_s16le", sample_rate=8000, channels=2, track=0, tracks=1, mixed="average",
+        decoded_s=12.3456, decode_errors=0, loudest_db=-50.1, clipped=0.0, dc_offset=-0.01, gain_db=24.1,
+    ),
+)  # fmt: skip
 SCHEMA: dict[str, Any] = json.loads(files("pipeline").joinpath("transcript.schema.json").read_text("utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
@@ -84,7 +89,25 @@ def document(heard: Transcript, about: About = ABOUT) -> dict[str, Any]:
 def test_json_says_everything() -> None:
     assert document(FULL) == {
         "schema_version": SCHEMA_VERSION,
-        "source": {"url": "s3://bucket/interviews/öl.mp3", "sha256": "ab" * 32},
+        "source": {
+            "url": "s3://bucket/interviews/öl.mp3",
+            "sha256": "ab" * 32,
+            "media": {
+                "container": "wav",
+                "codec": "pcm_s16le",
+                "sample_rate": 8000,
+                "channels": 2,
+                "tracks": 1,
+                "expected_s": None,
+                "decoded_s": 12.346,
+                "decode_errors": 0,
+                "loudest_db": -50.1,
+                "clipped": 0.0,
+                "dc_offset": -0.01,
+                "gain_db": 24.1,
+                "highpass_hz": None,
+            },
+        },
         "job": {
             "id": "0197c0de",
             "state": "done",

@@ -13,6 +13,7 @@ from chunking.timeline import Transcript
 from pipeline.exports import About, Format, render
 from pipeline.sidecars import MOST_BYTES, Sidecar, candidates, from_json, parse, to_json
 from storage.jobs import JobOptions
+from storage.recordings import Media
 
 
 def read(value: Any, model: str = "small") -> tuple[Sidecar | None, str | None]:
@@ -22,7 +23,7 @@ def read(value: Any, model: str = "small") -> tuple[Sidecar | None, str | None]:
 def transcript(text: str = "") -> bytes:
     about = About(
         source_url="s3://b/x.wav", sha256="", model="m", compute_type="int8", task="transcribe", state="done", code="ok",
-        job_id="1", created_at="2026-01-01T00:00:00+00:00",
+        job_id="1", created_at="2026-01-01T00:00:00+00:00", media=Media(),
     )  # fmt: skip
     made = Transcript(duration=1.0, channels=1, language="en", language_probability=1.0, segments=(), coverage=())
     return (render(made, about, Format.JSON) + text).encode()

@@ -16,17 +16,20 @@ from sqlalchemy import Connection
 from chunking.errors import DatabaseAway, UsageError
 from pipeline.exports import Format
 from pipeline.settings import PREFIX
-from storage import arrivals, fleet, jobs, outputs, submission
+from storage import arrivals, fleet, jobs, outputs, recordings, submission
 from storage.arrivals import Origin
 from storage.database import Database
 from storage.fleet import Overview
 from storage.jobs import JobOptions, JobView
+from storage.recordings import Media
 from workers.display import clock, printable, say
 from workers.options import DEBUG
 from workers.wiring import Wiring, read_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 WATCH_S = 2.0
+CLIPPED = 0.001
+"""Share of samples at full scale that is worth a word: a few are in most loud recordings."""
 STATES = ("queued", "preparing", "waiting", "transcribing", "transcribed", "finishing", *jobs.ENDED)
 LABEL = click.option("--label", help="The jobs that were submitted under this name.")
 
@@ -136,13 +139,14 @@ def _one(tx: Connection, job: int, *, as_json: bool) -> bool:
     check_jobs(tx, [job])
     view, progress = jobs.view(tx, job), fleet.progress(tx, job)
     came = arrivals.of_job(tx, job)
-    files = outputs.of_jobs(tx, [job])
+    files, media = outputs.of_jobs(tx, [job]), recordings.media_of(tx, [job])[job]
     if as_json:
         say(
             json.dumps(
                 {
                     **asdict(view),
                     "origin": [asdict(c) for c in came],
+                    "media": asdict(media),
                     "progress": asdict(progress),
                     "outputs": [asdict(o) for o in files],
                 },
@@ -151,7 +155,7 @@ def _one(tx: Connection, job: int, *, as_json: bool) -> bool:
         )
         return not view.ended
     say(f"job {view.id}: {view.state}{f' ({view.code})' if view.code else ''}")
-    for name, value in {**_facts(view, progress), **_origin(came)}.items():
+    for name, value in {**_facts(view, progress), **_origin(came), "media": _sound(media)}.items():
         if value:
             say(f"  {name:11} {value}")
     for o in files:
@@ -183,6 +187,23 @@ def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
         "submitted": _ago(view.created_at),
         "ended": _ago(view.finished_at) if view.finished_at else "",
     }  # fmt: skip
+
+
+def _sound(m: Media) -> str:
+    """What the recording was, and what was done to its sound."""
+    if m.container is None:
+        return ""
+    several = m.tracks is not None and m.tracks > 1
+    parts = (
+        f"{m.codec} in {m.container}, {m.sample_rate} Hz",
+        f"{m.channels} channel{'s' if m.channels != 1 else ''}{f' ({m.mixed})' if m.channels != 1 else ''}",
+        f"track {m.track} of {m.tracks}" if several else "",
+        f"{m.decode_errors} decoding errors" if m.decode_errors else "",
+        f"made {m.gain_db:.0f} dB louder" if m.gain_db else "",
+        f"freed of what lies under {m.highpass_hz:.0f} Hz" if m.highpass_hz else "",
+        f"{m.clipped:.1%} clipped" if m.clipped and m.clipped > CLIPPED else "",
+    )
+    return printable(", ".join(p for p in parts if p))
 
 
 def _origin(came: Sequence[Origin]) -> dict[str, str]:
