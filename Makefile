@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-memory fuzz test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-memory fuzz audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -48,11 +48,17 @@ bench-words: setup ## Measure how near word times come to where joined clips tru
 bench-windows: setup ## Measure which lengths of chunks and windows suit a model; ARGS="--manifest FILE.jsonl --model base"
 	@.venv/bin/python -m tests.benchmarks.bench_windows $(ARGS)
 
+bench-levels: setup ## Measure what quiet, rumbling, shifted and clipped sound costs, with the repair and without; ARGS="--manifest FILE.jsonl"
+	@.venv/bin/python -m tests.benchmarks.bench_levels $(ARGS)
+
 bench-memory: setup ## Measure whether memory grows with the number of recordings; ARGS="--manifest FILE.jsonl --recordings 1000"
 	@.venv/bin/python -m tests.benchmarks.bench_memory $(ARGS)
 
 fuzz: setup ## Decode broken files of many formats: each must end in a state; make fuzz ARGS="--files 5000 --seed 1000"
 	@.venv/bin/python -m tests.faults.fuzz $(ARGS)
+
+audit: setup ## Ask the OSV database whether a pinned version has a known vulnerability; says so where it is out of reach
+	@.venv/bin/python -m infra.audit $(ARGS)
 
 test: setup ## Run all tests, four at a time; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import soundfile
 
 from chunking.errors import Code, DecoderFailed, Interrupted, PermanentError, Rejected, TransientError
-from chunking.levels import Level
+from chunking.levels import Level, repair
 from chunking.media import MAX_CHANNELS, DecodeOptions, MediaReport
 from chunking.timeline import SAMPLE_RATE, Span
 
@@ -93,6 +93,14 @@ class DecoderPool:
                 os.lseek(fds[1], 0, os.SEEK_SET)
                 answer = self._ask(request, fds, wall)
         return _report(answer)
+
+    def decode_repaired(self, source: Path, pcm: Path, options: DecodeOptions) -> MediaReport:
+        """Like `decode`, and where the sound is too quiet or lies under rumble, once more with that repaired."""
+        report = self.decode(source, pcm, options)
+        if (needed := repair(report.levels)) is None:
+            return report
+        self.decode(source, pcm, replace(options, repair=needed))
+        return replace(report, repair=needed)
 
     def _ask(self, request: bytes, fds: tuple[int, int], wall: float) -> dict[str, Any] | None:
         """One request to its end; None when the server ended, which says nothing about this recording."""

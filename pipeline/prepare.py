@@ -15,7 +15,6 @@ from typing import cast
 from chunking import audio, speech
 from chunking.audio import DecodeOptions, DecoderPool, MediaReport
 from chunking.errors import Archived, Code, Interrupted, PermanentError, Rejected, TransientError, UsageError
-from chunking.levels import repair
 from chunking.media import Channels
 from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
@@ -153,7 +152,6 @@ class Preparer:
         return report, tracks
 
     def _decoded(self, source: Path, pcm: Path, channels: str, track: int | None) -> MediaReport:
-        """Once, and where the sound is too quiet or lies under rumble, once more with that repaired."""
         options = DecodeOptions(
             channels=cast(Channels, channels),
             track=track,
@@ -161,11 +159,7 @@ class Preparer:
             max_bytes=self._options.max_bytes,
         )
         with self._tally.stage("decode_media"):
-            report = self._decoder.decode(source, pcm, options)
-            if (needed := repair(report.levels)) is None:
-                return report
-            self._decoder.decode(source, pcm, replace(options, repair=needed))
-        return replace(report, repair=needed)
+            return self._decoder.decode_repaired(source, pcm, options)
 
     def _tracks(self, pcm: Path, report: MediaReport) -> list[Track]:
         with self._tally.stage("vad"):

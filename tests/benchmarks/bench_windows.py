@@ -73,13 +73,13 @@ class Outcome:
     decodings: int
 
 
-def heard(clips: Iterable[Clip]) -> list[Heard]:
-    """As pipeline/prepare.py hears them."""
+def heard(clips: Iterable[Clip], *, repaired: bool = True) -> list[Heard]:
+    """As pipeline/prepare.py hears them; not `repaired`: as it would without a look at their levels."""
     detector, found = SpeechDetector(), []
     with DecoderPool() as decoder, tempfile.TemporaryDirectory() as folder:
         for clip in clips:
             pcm = Path(folder) / "sound.pcm"
-            decoder.decode(clip.file, pcm, DecodeOptions())
+            (decoder.decode_repaired if repaired else decoder.decode)(clip.file, pcm, DecodeOptions())
             samples = audio.read_pcm(pcm, 1)
             loud = detector.probabilities([samples])
             spans = speech.spans(loud, len(samples) / SAMPLE_RATE)
