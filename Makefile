@@ -76,7 +76,7 @@ setup: venv ## Make or update .venv with everything for development; PYTHON=pyth
 COMPILE = "$(UV)" pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command "make lock" $(LOCKFLAGS)
 lock: $(if $(filter .venv/bin/uv,$(UV)),setup) ## Write the requirements files anew from pyproject.toml; LOCKFLAGS=--upgrade takes newer versions
-	@$(COMPILE) --extra demo --extra dev --group build -o requirements-dev.txt
+	@$(COMPILE) --extra demo --extra analytics --extra dev --group build -o requirements-dev.txt
 	@$(COMPILE) --extra demo --group build -c requirements-dev.txt --no-annotate -o requirements-demo.txt
 	@$(COMPILE) -c requirements-dev.txt --no-annotate -o requirements.txt
 	@! grep -nE '^(torch|librosa|numba)|://' requirements*.txt
