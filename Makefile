@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-memory fuzz audit test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-memory fuzz audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -50,6 +50,9 @@ bench-windows: setup ## Measure which lengths of chunks and windows suit a model
 
 bench-levels: setup ## Measure what quiet, rumbling, shifted and clipped sound costs, with the repair and without; ARGS="--manifest FILE.jsonl"
 	@.venv/bin/python -m tests.benchmarks.bench_levels $(ARGS)
+
+bench-decode: setup ## Measure what the decoder's isolation costs, for mp3 and mp4, long and short
+	@.venv/bin/python -m tests.benchmarks.bench_decode $(ARGS)
 
 bench-memory: setup ## Measure whether memory grows with the number of recordings; ARGS="--manifest FILE.jsonl --recordings 1000"
 	@.venv/bin/python -m tests.benchmarks.bench_memory $(ARGS)

@@ -25,6 +25,7 @@ CODECS = {
     "mka": "flac",
     "mkv": "aac",
     "mov": "alac",
+    "mp4": "aac",
     "ts": "aac",
     "aac": "aac",
 }
