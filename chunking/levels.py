@@ -27,7 +27,9 @@ FLOOR_DB = -120.0
 
 _QUIET_DB, _NOTHING_DB, _AIM_DB, _MOST_DB = -42.0, -80.0, -26.0, 40.0
 """The loudest second of 16-bit speech at a usual level has -30 to -15 dB; the noise of 16 bits alone has -98."""
-_OFFSET, _RUMBLE_DB = 0.02, 10.0
+_OFFSET_DB, _RUMBLE_DB = 10.0, 10.0
+"""By how much an offset, or rumble, is louder than the speech when it is taken away: less does no harm, while what is
+taken away with it does some, above all of clipped speech, whose halves are rarely equal (make bench-levels)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,14 @@ def _db(mean_square: float) -> float:
 def repair(levels: Sequence[Level]) -> Repair | None:
     """What the channels need, or nothing. Silence, and what is as quiet as the noise of 16 bits, stays as it is."""
     heard = [x for x in levels if x.loudest_db > _NOTHING_DB]
-    rumbles, shifted = any(x.rumble_db > _RUMBLE_DB for x in heard), any(abs(x.offset) > _OFFSET for x in heard)
+    rumbles, shifted = any(x.rumble_db > _RUMBLE_DB for x in heard), any(map(_shifted, heard))
     highpass = RUMBLE_HZ if rumbles else OFFSET_HZ if shifted else None
     gains = tuple(_gain_db(x) for x in levels)
     return Repair(highpass, gains) if highpass or any(gains) else None
+
+
+def _shifted(level: Level) -> bool:
+    return _db(level.offset**2) > level.loudest_db + _OFFSET_DB
 
 
 def _gain_db(level: Level) -> float:

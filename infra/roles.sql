@@ -4,7 +4,7 @@
 --
 --   owner    migrates (`spotscribe db upgrade`): owns all tables
 --   worker   workers, submitters and ingesters: reads and writes rows, changes no table
---   analyst  reads transcripts, segments, coverage, jobs and recordings; nothing that names a receiver or a secret
+--   analyst  reads the views (docs/schema.md) and searches; sees no table, and nothing that names a receiver
 --
 -- Then, for each login:  CREATE ROLE gpu_fleet LOGIN PASSWORD '…' IN ROLE spotscribe_worker;
 
@@ -19,12 +19,19 @@ BEGIN
     END LOOP;
     FOR name IN
         SELECT format(
-            'ALTER %s %I OWNER TO spotscribe_owner', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, relname
+            'ALTER %s %I OWNER TO spotscribe_owner',
+            CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname
         )
         FROM pg_class AS c
-        WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'S')
+        WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'S', 'v')
             -- a column's own sequence goes with its table
             AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = c.oid AND deptype IN ('a', 'i') AND relkind = 'S')
+    LOOP
+        EXECUTE name;
+    END LOOP;
+    FOR name IN
+        SELECT format('ALTER FUNCTION %s OWNER TO spotscribe_owner', oid::regprocedure) FROM pg_proc
+        WHERE pronamespace = 'public'::regnamespace AND proname IN ('search_config', 'search_segments')
     LOOP
         EXECUTE name;
     END LOOP;
@@ -41,4 +48,7 @@ ALTER DEFAULT PRIVILEGES FOR ROLE spotscribe_owner IN SCHEMA public
 ALTER DEFAULT PRIVILEGES FOR ROLE spotscribe_owner IN SCHEMA public
     GRANT USAGE, SELECT ON SEQUENCES TO spotscribe_worker;
 
-GRANT SELECT ON recordings, jobs, labels, transcripts, segments, coverage TO spotscribe_analyst;
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM spotscribe_analyst;
+GRANT SELECT ON jobs_v, transcripts_v, segments_v, words_v, coverage_v, failures_v, quality_v, daily_usage_v
+    TO spotscribe_analyst;
+GRANT EXECUTE ON FUNCTION search_segments TO spotscribe_analyst, spotscribe_worker;

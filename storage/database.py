@@ -149,6 +149,7 @@ class Database:
         from alembic.config import Config
 
         import migrations
+        from storage import published
 
         config = Config()
         config.set_main_option("script_location", str(Path(migrations.__file__).parent))
@@ -159,7 +160,9 @@ class Database:
                 if not self.is_sqlite:  # two workers that start at once must not both migrate
                     connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('spotscribe.migrate'))"))
                 config.attributes["connection"] = connection
+                published.withdraw(connection)
                 command.upgrade(config, "head")
+                published.publish(connection)
             if self.is_sqlite:
                 _driver(connection).execute("PRAGMA foreign_keys=ON")
 

@@ -148,11 +148,15 @@ class Job(Leased, Base):
     channels: Mapped[int | None]
     lost: Mapped[list[Any] | None]
     """[start_s, end_s] of each stretch that the file could not give."""
-    transcript_id: Mapped[int | None] = mapped_column(ForeignKey("transcripts.id"))
+    transcript_id: Mapped[int | None] = mapped_column(ForeignKey("transcripts.id"), index=True)
+    device_s: Mapped[float] = mapped_column(server_default="0")
+    """Seconds of the device that its accepted results took: a GPU, or all the cores that a model runs on."""
+    cost: Mapped[float] = mapped_column(server_default="0")
+    """Those seconds at the price of the machines that spent them."""
     meta: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     """The user's own keys and values."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
-    finished_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
 class ShardRow(Leased, Base):
@@ -191,6 +195,9 @@ class Checkpoint(Base):
     worker: Mapped[str]
     decodes: Mapped[int]
     result: Mapped[dict[str, Any]]
+    device_s: Mapped[float] = mapped_column(server_default="0")
+    """Its share of the model's calls that it was in."""
+    cost: Mapped[float] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
 
 
@@ -227,7 +234,7 @@ class SegmentRow(Base):
     start_s: Mapped[float]
     end_s: Mapped[float]
     text: Mapped[str]
-    language: Mapped[str]
+    language: Mapped[str] = mapped_column(index=True)
     avg_logprob: Mapped[float]
     no_speech_prob: Mapped[float]
     compression_ratio: Mapped[float]
@@ -237,6 +244,14 @@ class SegmentRow(Base):
     words: Mapped[list[Any] | None]
     """[start_s, end_s, text, probability] for each word, where word times were asked for."""
     language_probability: Mapped[float | None]
+
+
+class Term(Base):
+    """A word that was said in some segment, in small letters: for names whose spelling nobody is sure of."""
+
+    __tablename__ = "terms"
+
+    term: Mapped[str] = mapped_column(primary_key=True)
 
 
 class CoverageRow(Base):
@@ -302,6 +317,12 @@ class WorkerRow(Base):
     """It said goodbye."""
     lost_at: Mapped[datetime | None] = mapped_column(index=True)
     """Its leases ran out while it held them."""
+    device_s: Mapped[float] = mapped_column(server_default="0")
+    """Seconds that its device was at work, whatever became of that."""
+    price_per_hour: Mapped[float] = mapped_column(server_default="0")
+    """Of its device, as it was told."""
+    market: Mapped[str] = mapped_column(server_default="")
+    """How the machine was bought: `spot`, `on_demand`, or whatever it was told."""
 
 
 class EngineLimit(Base):

@@ -53,6 +53,13 @@ def postgres_template(postgres_server: str) -> str:
 @pytest.fixture
 def postgres(postgres_server: str, postgres_template: str) -> Iterator[Database]:
     """An empty, migrated database on that server."""
+    with copied(postgres_server, postgres_template) as database:
+        yield database
+
+
+@contextmanager
+def copied(postgres_server: str, postgres_template: str) -> Iterator[Database]:
+    """A copy of the migrated database, as long as it is needed."""
     name = f"t{uuid.uuid4().hex[:12]}"
     with _admin(postgres_server) as connection:
         connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {postgres_template} STRATEGY FILE_COPY"))

@@ -20,6 +20,7 @@ COMMANDS = {
     "submit": ("submit", "Give a fleet recordings to transcribe."),
     "status": ("jobs", "How the jobs stand, or one job."),
     "show": ("jobs", "Print a job's transcript."),
+    "search": ("search", "Find where something was said."),
     "cancel": ("jobs", "End jobs that have not ended."),
     "retry": ("jobs", "Start jobs again that did not end well."),
     "deliver": ("notices", "Write jobs' files again."),

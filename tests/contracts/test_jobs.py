@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from sqlalchemy import inspect, text
 
@@ -215,8 +217,10 @@ def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
     assert database.revision() == HEAD
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        differences = compare_metadata(context, Base.metadata)
+        found = compare_metadata(context, Base.metadata)
         assert "jobs" in inspect(connection).get_table_names()
+    # Search and comments are the database's own: published.py and test_analysts.py.
+    differences = [d for d in found if not re.search(r"segments_search|'search'|ix_terms_trigram|_comment'", str(d))]
     if database.is_sqlite:  # Alembic cannot read back an index that is descending there
         differences = [d for d in differences if not (d[0].endswith("_index") and d[1].name.endswith("_claim"))]
     assert differences == []

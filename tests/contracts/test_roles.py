@@ -15,7 +15,9 @@ from storage import fleet, leases, submission
 from storage.database import Database
 from storage.jobs import JobOptions, MediaObject
 from storage.leases import Step
+from storage.published import publish
 from storage.submission import Request
+from storage.views import views
 
 ROLES = Path(__file__).parents[2] / "infra" / "roles.sql"
 
@@ -69,18 +71,30 @@ def test_a_worker_works_and_changes_no_table(guarded: Database) -> None:
         refused(worker, "CREATE TABLE mine (id INT)")
 
 
-def test_an_analyst_reads_transcripts_and_nothing_that_is_secret(guarded: Database) -> None:
+def test_an_analyst_reads_views_and_no_table(guarded: Database) -> None:
     with login(guarded, "spotscribe_analyst") as analyst:
         with analyst.reading() as tx:
-            for table in ("recordings", "jobs", "labels", "transcripts", "segments", "coverage"):
-                tx.execute(text(f"SELECT * FROM {table}"))
+            for view in views(postgres=True):
+                tx.execute(text(f"SELECT * FROM {view.name}"))
+            tx.execute(text("SELECT * FROM search_segments('hello')"))
         for statement in (
+            "SELECT * FROM jobs",
+            "SELECT * FROM segments",
+            "SELECT * FROM recordings",
             "SELECT * FROM sources",
             "SELECT * FROM errands",
             "SELECT * FROM workers",
             "DELETE FROM jobs",
         ):
             refused(analyst, statement)
+
+
+def test_a_migration_leaves_analysts_their_rights(guarded: Database) -> None:
+    with login(guarded, "spotscribe_owner") as owner, owner.transaction() as tx:
+        publish(tx)
+    with login(guarded, "spotscribe_analyst") as analyst, analyst.reading() as tx:
+        tx.execute(text("SELECT * FROM segments_v"))
+        tx.execute(text("SELECT * FROM search_segments('hello')"))
 
 
 def test_the_owner_migrates_and_workers_have_rights_on_what_is_new(guarded: Database) -> None:

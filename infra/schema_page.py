@@ -1,0 +1,59 @@
+"""Writes docs/schema.md: `python -m infra.schema_page`. A test holds the page to what the code says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.published import comments
+from storage.tables import Base
+from storage.views import views
+
+PAGE = Path(__file__).parent.parent / "docs" / "schema.md"
+OF_RESULTS = ("recordings", "jobs", "labels", "shards", "checkpoints", "transcripts", "segments", "coverage", "outputs")
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([*_head(), *_diagram(), *_views(), *_tables()]) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# The schema"
+    yield ""
+    yield "Analysts read the views: they are stable, columns are only ever added. Tables may change with a version, and"
+    yield "the role `spotscribe_analyst` (infra/roles.sql) does not see them. All of this is commented in Postgres"
+    yield "(`\\d+ jobs_v` in psql). In SQLite labels and flags are text, separated by a space; Postgres has arrays."
+    yield "Queries to begin with: [queries.md](queries.md). This page is written by `python -m infra.schema_page`."
+    yield ""
+
+
+def _diagram() -> Iterator[str]:
+    yield "```mermaid"
+    yield "erDiagram"
+    for name in OF_RESULTS:
+        for key in sorted(Base.metadata.tables[name].foreign_keys, key=lambda k: k.parent.name):
+            if key.column.table.name != name and key.column.table.name in OF_RESULTS:
+                yield f"    {key.column.table.name} ||--o{{ {name} : {key.parent.name}"
+    yield "```"
+
+
+def _views() -> Iterator[str]:
+    for view in views(postgres=True):
+        yield f"\n## {view.name}\n"
+        yield f"{view.about}\n"
+        yield "| column | what it is |"
+        yield "|---|---|"
+        yield from (f"| `{name}` | {about} |" for name, about in view.columns.items())
+
+
+def _tables() -> Iterator[str]:
+    yield "\n## Tables\n"
+    yield "| table | what a row is |"
+    yield "|---|---|"
+    about = dict(comments())
+    yield from (f"| `{name}` | {about[f'TABLE {name}']} |" for name in sorted(Base.metadata.tables))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
