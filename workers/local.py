@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from chunking.audio import DecoderPool
+from chunking.planner import PlanOptions
 from chunking.timeline import Coverage
 from pipeline.company import Company
 from pipeline.engine import Engine
@@ -60,6 +61,8 @@ class RunOptions:
     batch_size: int = 8
     debug: bool = False
     """Let a step's unforeseen error end the run, with its traceback."""
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    """How recordings are cut that have not been cut yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class LocalRun:
         """Until all jobs have ended. On KeyboardInterrupt: out within two seconds, with the leases given back."""
         s, name = self._settings, self._presence.name
         self._parallel = engine.parallel
-        options = PrepareOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
+        options = PrepareOptions(s.max_hours * 3600, round(s.max_gigabytes * 1e9), self._options.plan)
         preparer = Preparer(
             self._db, self._store, self._decoder, self._presence.scratch, tally=self._tally, options=options
         )

@@ -25,20 +25,17 @@ BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chu
 DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="What the model runs on.  [default: auto, or SPOTSCRIBE_DEVICE]")  # fmt: skip # noqa: E501
 FORMATS = click.option("--formats", default="txt,json", show_default=True, help=f"Any of {', '.join(Format)}.")
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
-_DECODING = (
-    MODEL,
-    COMPUTE_TYPE,
-    BEAM_SIZE,
+_TASK = click.option(
+    "--task",
+    type=click.Choice(["transcribe", "translate"]),
+    default="transcribe",
+    show_default=True,
+    help="translate: into English.",
+)
+_LISTENING = (
     click.option(
         "--language",
         help="A code such as en, de, zh; multi: each stretch in its own.  [default: detected for each recording]",
-    ),
-    click.option(
-        "--task",
-        type=click.Choice(["transcribe", "translate"]),
-        default="transcribe",
-        show_default=True,
-        help="translate: into English.",
     ),
     click.option(
         "--channels",
@@ -52,12 +49,21 @@ _DECODING = (
         type=click.IntRange(0),
         help="Which audio track, from 0.  [default: the one flagged default, or the first]",
     ),
-    click.option("--word-timestamps", is_flag=True, help="Times of each word as well."),
     click.option(
         "--hotwords", metavar="WORDS", help="Names that may be said, as they are spelt: 'Kovacs, Spotscribe'."
     ),
     click.option("--initial-prompt", metavar="TEXT", help="A text in the style wanted. Read before each chunk."),
 )
+"""What is listened to, and what is known of it beforehand."""
+_WORDS = click.option("--word-timestamps", is_flag=True, help="Times of each word as well.")
+_DECODING = (MODEL, COMPUTE_TYPE, BEAM_SIZE, _TASK, *_LISTENING, _WORDS)
+
+
+def listening(command: F) -> F:
+    """Those of `decoding` that are not the model's."""
+    for option in reversed(_LISTENING):
+        command = option(command)
+    return command
 
 
 def decoding(command: F) -> F:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from pipeline.scoring import normalised
 from tests.acceptance.command import query, run, spotscribe
-from tests.benchmarks.bench_set import normalised
 from tests.conftest import read_16k, write_wav
 
 RATE = 16_000

@@ -12,9 +12,9 @@ from pathlib import Path
 import jiwer
 import pytest
 
+from pipeline.scoring import normalised
 from tests.acceptance.command import query, run
 from tests.acceptance.test_run import wait_for_checkpoints
-from tests.benchmarks.bench_set import normalised
 from tests.conftest import joined, read_16k, write_wav
 
 BATCH = 4

@@ -24,6 +24,7 @@ from pathlib import Path
 from chunking.errors import UsageError
 from pipeline.devices import cuda_devices
 from pipeline.models import find_model
+from pipeline.references import Reference
 from pipeline.settings import Settings
 from tests.benchmarks.bench_peers import (
     BATCHES,
@@ -40,7 +41,7 @@ from tests.benchmarks.bench_peers import (
 )
 from tests.benchmarks.bench_process import ROOT, CannotRun
 from tests.benchmarks.bench_report import Results, rendered
-from tests.benchmarks.bench_set import BadSet, Clip, ClipSet, from_manifest, from_packages
+from tests.benchmarks.bench_set import ClipSet, from_manifest, from_packages
 
 REPORT = ROOT / "docs" / "benchmarks.md"
 TRIAL_S = 120.0
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = find_model(o.model, Settings().models)
         job = Job(clips.clips, o.language, model, o.compute_type, o.beam, o.threads, o.device)
         results = measure(job, clips, o)
-    except (BadSet, UsageError) as e:
+    except UsageError as e:
         sys.exit(f"bench: {e}")
     except CannotRun as e:
         sys.exit(f"bench: Spotscribe itself {e}")
@@ -133,8 +134,8 @@ def _warm(peer: Ready, job: Job, missing: dict[str, str]) -> Job | None:
     return replace(job, batch=best)
 
 
-def _at_least(job: Job, seconds: float) -> tuple[Clip, ...]:
-    found, length = list[Clip](), 0.0
+def _at_least(job: Job, seconds: float) -> tuple[Reference, ...]:
+    found, length = list[Reference](), 0.0
     for clip in job.clips:
         if length >= seconds:
             break

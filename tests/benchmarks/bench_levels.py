@@ -25,9 +25,10 @@ from pipeline.devices import EngineOptions, nearest
 from pipeline.devices import compute_types as possible
 from pipeline.engine import Engine
 from pipeline.models import find_model
+from pipeline.references import Reference
 from pipeline.settings import Settings
 from pipeline.whisper import WhisperEngine
-from tests.benchmarks.bench_set import BadSet, Clip, from_manifest, from_packages
+from tests.benchmarks.bench_set import from_manifest, from_packages
 from tests.benchmarks.bench_windows import heard, tried
 
 Sound = npt.NDArray[np.float64]
@@ -62,7 +63,7 @@ SPOILT: Mapping[str, Callable[[Sound], Sound]] = {
 }
 
 
-def spoilt(clips: Sequence[Clip], how: Callable[[Sound], Sound], folder: Path) -> list[Clip]:
+def spoilt(clips: Sequence[Reference], how: Callable[[Sound], Sound], folder: Path) -> list[Reference]:
     """The recordings, spoilt, as 24-bit files in the folder."""
     made = []
     with DecoderPool() as decoder:
@@ -74,7 +75,7 @@ def spoilt(clips: Sequence[Clip], how: Callable[[Sound], Sound], folder: Path) -
     return made
 
 
-def row(engine: Engine, name: str, clips: Sequence[Clip]) -> str:
+def row(engine: Engine, name: str, clips: Sequence[Reference]) -> str:
     """One row of the table."""
     found = [tried(engine, heard(clips, repaired=r), PlanOptions()).score for r in (False, True)]
     return f"| {name} | " + " | ".join(f"{s.wer:.4f} | {s.deletions}" for s in found) + " |"
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         how = EngineOptions("cpu", nearest("int8", possible("cpu")), 1, 1)
         engine = WhisperEngine(find_model(asked.model, Settings().models), how)
-    except (BadSet, UsageError) as e:
+    except UsageError as e:
         sys.exit(str(e))
     print(f"{clips.name}: {len(clips.clips)} recordings, {clips.seconds:.0f} s, {Path(asked.model).name}\n")
     print("| the recordings | WER without repair | words deleted | WER with it | words deleted |")

@@ -18,9 +18,11 @@ from statistics import median
 
 import numpy as np
 
-from tests.benchmarks.bench_process import ROOT, SAMPLE_S, CannotRun, environment, held_mb
-from tests.benchmarks.bench_set import BadSet, ClipSet, from_manifest, from_packages
+from chunking.errors import UsageError
+from tests.benchmarks.bench_process import ROOT, CannotRun, environment
+from tests.benchmarks.bench_set import ClipSet, from_manifest, from_packages
 from tests.conftest import read_16k, write_wav
+from workers.usage import SAMPLE_S, held_mb
 
 EARLY, BAND = 50, 10
 """The recording around which memory is taken for the first time, and how many on both sides of it count."""
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command += ["--language", asked.language, "--out", str(out), "--formats", "txt"]
             samples = list(sampled(command, out, environment(SPOTSCRIBE_HOME=str(folder / "home"))))
         first, last = grown(samples, asked.recordings)
-    except (BadSet, CannotRun) as e:
+    except (UsageError, CannotRun) as e:
         sys.exit(str(e))
     most = max(mb for _, mb in samples)
     print(

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from pipeline.references import Reference
+from pipeline.scoring import Score
 from tests.benchmarks.bench_process import CannotRun, Usage, environment, made_environment, measured, versions
-from tests.benchmarks.bench_set import AUTO, Clip, Score, score
+from tests.benchmarks.bench_set import AUTO, score
 
 SPOTSCRIBE, CEILING = "spotscribe", "engine alone"
 CHILD = Path(__file__).with_name("bench_child.py")
@@ -22,7 +24,7 @@ BATCHES = {"cpu": (8, 16), "cuda": (16, 64)}
 class Job:
     """What every contender is asked for, in the same way."""
 
-    clips: tuple[Clip, ...]
+    clips: tuple[Reference, ...]
     language: str
     """A code, or `auto`: nobody is told."""
     model: Path

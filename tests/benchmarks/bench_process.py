@@ -1,4 +1,4 @@
-"""A child process, measured: seconds, CPU, the most memory of it and all below it; and environments for peers."""
+"""Contenders' processes, measured, and environments for peers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from workers import usage
+from workers.usage import Usage
+
 ROOT = Path(__file__).parents[2]
-SAMPLE_S = 0.2
 
 
 class CannotRun(Exception):
     """A contender does not run here: one line that says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a process took from its start to its end."""
-
-    process_s: float
-    cpu_s: float
-    """Of it and of all its children."""
-    memory_mb: float
-    """The most that all of them held at once, by samples, or the most that it alone ever held, where that is more."""
-    others: float
-    """What everything else on this machine took of its cores meanwhile, 0 to 1."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -45,73 +31,16 @@ def measured(
     command: Sequence[str], folder: Path, env: Mapping[str, str], *, given: str = "", fine: Sequence[int] = (0,)
 ) -> Usage:
     """Run it, with stdout in `folder`/stdout. Raises CannotRun with the last line that it said."""
-    (folder / "stdin").write_text(given)
-    began, busy = time.perf_counter(), _busy_s()
-    with (folder / "stdin").open() as stdin, (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as err:
-        child = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err, env=env, cwd=ROOT)
     try:
-        with _Sampler(child.pid) as sampler:
-            _, status, used = os.wait4(child.pid, 0)
-    except BaseException:
-        child.kill()
-        raise
-    took, cpu = time.perf_counter() - began, used.ru_utime + used.ru_stime
-    others = max(0.0, _busy_s() - busy - cpu) / (took * (os.cpu_count() or 1))
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode not in fine:
-        said = (folder / "stderr").read_text(errors="replace").strip().splitlines()
-        raise CannotRun(plain(f"ended with {child.returncode}: {said[-1] if said else 'without a word'}"))
-    return Usage(took, cpu, sampler.most_mb, others)
-
-
-def _busy_s() -> float:
-    """Of all cores since the machine began: no idling, no waiting for disks; what its host took from it counts."""
-    user, nice, system, _idle, _wait, *others = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
+        return usage.measured(command, folder, env, given=given, fine=fine, cwd=ROOT)
+    except usage.ChildFailed as e:
+        raise CannotRun(plain(str(e))) from None
 
 
 def plain(text: str) -> str:
     """One line without addresses and folders of this machine, fit for a report."""
     text = re.sub(r"\w+://\S+", "…", " ".join(text.split()))
     return re.sub(r"(?<![\w.])/[^\s'\":,]*/", "…/", text)[:300]
-
-
-class _Sampler(threading.Thread):
-    """Not by ru_maxrss: it begins with what this process held when it forked."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self.most_mb = 0.0
-        self._pid, self._done = pid, threading.Event()
-
-    def __enter__(self) -> _Sampler:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self._done.wait(SAMPLE_S):
-            self.most_mb = max(self.most_mb, held_mb(self._pid), _told_mb(self._pid, "status", "VmHWM"))
-
-
-def held_mb(pid: int) -> float:
-    """By a process and all below it; a page that several share counts once (proc(5), Pss)."""
-    try:
-        below = [c for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
-    except OSError:  # it has ended
-        return 0.0
-    return _told_mb(pid, "smaps_rollup", "Pss") + sum(held_mb(int(c)) for c in below)
-
-
-def _told_mb(pid: int, file: str, name: str) -> float:
-    try:
-        found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
-    except OSError:
-        return 0.0
-    return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
 def made_environment(name: str, requirements: Sequence[str]) -> Path:

@@ -26,26 +26,23 @@ from chunking.sentences import sentences
 from chunking.speech import SpeechDetector
 from chunking.stitcher import stitch
 from chunking.timeline import SAMPLE_RATE
+from pipeline import cutting
 from pipeline.devices import EngineOptions, nearest
 from pipeline.devices import compute_types as possible
 from pipeline.engine import Ask, Engine
 from pipeline.models import find_model
 from pipeline.reading import Reading
+from pipeline.references import Reference
+from pipeline.scoring import Score
 from pipeline.settings import Settings
 from pipeline.whisper import WhisperEngine
-from tests.benchmarks.bench_set import BadSet, Clip, Score, from_manifest, from_packages, score
+from tests.benchmarks.bench_set import from_manifest, from_packages, score
 
 BATCH = 16
 WAYS: Mapping[str, PlanOptions] = {
-    "as it is": PlanOptions(),
-    "chunks to 14 s": PlanOptions(chunk_s=14.0),
-    "chunks to 24 s": PlanOptions(chunk_s=24.0),
-    "chunks to 29 s": PlanOptions(chunk_s=29.0),
+    **cutting.WAYS,
     "edges of 0.25 s": PlanOptions(edge_s=0.25),
     "margin of 1.5 s": PlanOptions(margin_s=1.5),
-    "steps of 2.5 s": PlanOptions(windows=(10.0, 12.5, 15.0, 17.5, 20.0, 22.5, 25.0, 27.5, 30.0)),
-    "windows from 8 s": PlanOptions(windows=(8.0, 10.0, 15.0, 20.0, 25.0, 30.0)),
-    "all 30 s": PlanOptions(windows=(30.0,)),
 }
 
 
@@ -53,7 +50,7 @@ WAYS: Mapping[str, PlanOptions] = {
 class Heard:
     """A recording, ready to be cut."""
 
-    clip: Clip
+    clip: Reference
     samples: npt.NDArray[np.int16]
     track: Track
 
@@ -73,7 +70,7 @@ class Outcome:
     decodings: int
 
 
-def heard(clips: Iterable[Clip], *, repaired: bool = True) -> list[Heard]:
+def heard(clips: Iterable[Reference], *, repaired: bool = True) -> list[Heard]:
     """As pipeline/prepare.py hears them; not `repaired`: as it would without a look at their levels."""
     detector, found = SpeechDetector(), []
     with DecoderPool() as decoder, tempfile.TemporaryDirectory() as folder:
@@ -153,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             else from_packages(asked.language, asked.limit)
         )
         engine = WhisperEngine(find_model(asked.model, Settings().models), how)
-    except (BadSet, UsageError) as e:
+    except UsageError as e:
         sys.exit(str(e))
     recordings = heard(clips.clips)
     print(f"{clips.name}: {len(recordings)} recordings, {clips.seconds:.0f} s, {Path(asked.model).name}\n")

@@ -28,9 +28,10 @@ from chunking.speech import SpeechDetector
 from chunking.stitcher import spelling
 from chunking.timeline import SAMPLE_RATE, Span, Word
 from pipeline.models import find_model
+from pipeline.references import Reference
 from pipeline.settings import Settings
 from tests.benchmarks.bench_process import CannotRun, Usage, environment, measured
-from tests.benchmarks.bench_set import BadSet, Clip, from_manifest, from_packages
+from tests.benchmarks.bench_set import from_manifest, from_packages
 from tests.conftest import read_16k, write_wav
 
 Samples = npt.NDArray[np.int16]
@@ -94,7 +95,7 @@ def sound_of(samples: Samples) -> Span | None:
     return Span(at[0] * HOP_S, (at[-1] + SOUND_FRAMES - 1) * HOP_S + FRAME_S) if at.size else None
 
 
-def recordings(clips: Sequence[Clip], folder: Path, seconds: float, seed: int) -> list[Recording]:
+def recordings(clips: Sequence[Reference], folder: Path, seconds: float, seed: int) -> list[Recording]:
     """Each clip once, in a random order, joined to recordings of at least that many seconds but for the last."""
     chance, detector = np.random.default_rng(seed), SpeechDetector()
     found: list[Recording] = []
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, model in models.items():
                 asked = Asked(model, o.language, o.compute_type, o.threads)
                 print(f"## {name}, {o.compute_type}, {clips.name}\n\n{_measured(joined, asked, o)}\n", flush=True)
-    except (BadSet, UsageError, CannotRun) as e:
+    except (UsageError, CannotRun) as e:
         sys.exit(f"bench-words: {e}")
 
 

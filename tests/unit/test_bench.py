@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.references import BadManifest, Reference
+from pipeline.scoring import Score
 from tests.benchmarks.bench import _command, _options, main
 from tests.benchmarks.bench_peers import CEILING, SPOTSCRIBE, Run, rotated
 from tests.benchmarks.bench_process import ROOT, CannotRun, Usage, environment, measured, plain, versions
 from tests.benchmarks.bench_report import Results, inside, process, ratios, rendered, spread
-from tests.benchmarks.bench_set import BadSet, Clip, Score, from_manifest, from_packages, score
+from tests.benchmarks.bench_set import from_manifest, from_packages, score
 
 
-def clip(text: str, language: str = "en") -> Clip:
-    return Clip(Path("a.wav"), text, language, 1.0)
+def clip(text: str, language: str = "en") -> Reference:
+    return Reference(Path("a.wav"), text, language, 1.0)
 
 
 def run(inside_s: float | None, process_s: float, wrong: int = 1, others: float = 0.05, **stages: float) -> Run:
@@ -121,10 +123,10 @@ ROW = {"path": "a.wav", "text": "hello", "language": "en", "seconds": 1.0}
     [
         (["nonsense"], "m.jsonl, line 1: this is no JSON"),
         (["", "[]"], "m.jsonl, line 2: a JSON object is wanted"),
-        ([{**ROW, "text": " "}], "m.jsonl, line 1: 'text' is missing"),
-        ([{**ROW, "path": "b.wav"}], "m.jsonl, line 1: there is no file b.wav"),
+        ([{**ROW, "text": None}], "m.jsonl, line 1: 'text' is missing"),
+        ([{**ROW, "path": "b.wav"}], "m.jsonl, line 1: there is no file 'b.wav'"),
         ([{**ROW, "seconds": "long"}], "m.jsonl, line 1: 'seconds' is 'long', and no length"),
-        ([{**ROW, "seconds": None}], "m.jsonl, line 1: the length of a.wav cannot be told; give it as 'seconds'"),
+        ([{**ROW, "seconds": None}], "the length of a.wav cannot be told; give it as 'seconds'"),
         ([{**ROW, "language": "de"}], "holds no recording in the language 'en'"),
         ([ROW, {**ROW, "path": "c.wav"}], "c.wav and a.wav are the same bytes: keep one of them"),
     ],
@@ -134,21 +136,21 @@ def test_a_bad_manifest_is_told_in_one_line(tmp_path: Path, lines: list[object],
     (tmp_path / "c.wav").write_bytes(b"no sound")
     manifest = tmp_path / "m.jsonl"
     manifest.write_text("\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines))
-    with pytest.raises(BadSet) as told:
+    with pytest.raises(BadManifest) as told:
         from_manifest(manifest, "en")
     assert str(told.value).endswith(says)
     assert "\n" not in str(told.value)
 
 
 def test_a_manifest_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadSet, match="cannot be read: No such file or directory"):
+    with pytest.raises(BadManifest, match="cannot be read: No such file or directory"):
         from_manifest(tmp_path / "m.jsonl", "en")
 
 
 def test_without_a_manifest_there_are_clips_with_texts() -> None:
     assert len(from_packages("en").clips) == 3
     assert {c.language for c in from_packages("auto").clips} > {"en", "es", "zh"}
-    with pytest.raises(BadSet, match="no package carries"):
+    with pytest.raises(BadManifest, match="no package carries"):
         from_packages("xx")
 
 

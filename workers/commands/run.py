@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from chunking.errors import UsageError
+from pipeline.cutting import USUAL, WAYS
 from pipeline.devices import default_batch_size, engine_options
 from pipeline.ingestion import Findings, find_recordings
 from workers.bootstrap import end_tidily
@@ -38,6 +39,7 @@ Exit codes:
 @decoding
 @BATCH_SIZE
 @DEVICE
+@click.option("--windows", type=click.Choice([*WAYS]), default=USUAL, show_default=True, help="How recordings are cut that are not cut yet: the longest chunks, the lengths of windows (see evaluate).")  # fmt: skip # noqa: E501
 @click.option("--force", is_flag=True, help="Decode again what has been decoded before.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout at the end, and nothing else there.")
 @DEBUG
@@ -47,6 +49,7 @@ def run(
     formats: str,
     batch_size: int | None,
     device: str | None,
+    windows: str,
     force: bool,
     as_json: bool,
     debug: bool,
@@ -65,7 +68,7 @@ def run(
         settings, device or settings.device, job.compute_type, job.beam_size, named=asked["compute_type"] is not None
     )
     batch = batch_size or default_batch_size(how, directory)
-    options = RunOptions(job, out, formats_of(formats), force, batch, debug)
+    options = RunOptions(job, out, formats_of(formats), force, batch, debug, WAYS[windows])
     findings = find_recordings(paths)
     _check_out(out)
     make_folder(settings.home, "SPOTSCRIBE_HOME")
