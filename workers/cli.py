@@ -27,6 +27,7 @@ COMMANDS = {
     "notices": ("notices", "Notices that were not taken, recordings not put away."),
     "worker": ("worker", "Work for a fleet, until told to leave."),
     "db": ("db", "Migrate the database, or say how it stands."),
+    "evaluate": ("evaluate", "Measure words in error, speed and cost on your own audio."),
     "doctor": ("doctor", "Check each part of the set-up, and say what to do."),
     "chaos": ("chaos", "Kill workers at random and check that nothing is lost."),
 }
