@@ -144,12 +144,12 @@ def _differences(e: Evaluation) -> Iterator[Difference]:
     sample = _sample(e.measured, everything, e.contents)
     for i, base in evaluation.one_step_apart([m.cell for m in e.measured]):
         new, old = e.measured[i], e.measured[base]
-        yield _difference(_change(new.cell, old.cell), sample.difference(i, base), new, old)
+        faster = e.rtfx(new) / (e.rtfx(old) or 1.0)
+        yield Difference(_change(new.cell, old.cell), sample.difference(i, base), faster, _alike(new, old))
 
 
-def _difference(what: str, wer: Estimate, new: Measured, old: Measured) -> Difference:
-    alike = [h.score.errors for h in new.heard] == [h.score.errors for h in old.heard]
-    return Difference(what, wer, old.wall_s / new.wall_s if new.wall_s > 0 else 0.0, alike)
+def _alike(new: Measured, old: Measured) -> bool:
+    return [h.score.errors for h in new.heard] == [h.score.errors for h in old.heard]
 
 
 def _change(new: Cell, old: Cell) -> str:
@@ -189,7 +189,7 @@ def _hundred(rate: float | None) -> str:
 
 
 def since(new: Evaluation, old: Evaluation) -> tuple[Difference, ...]:
-    """What has changed in the cells that both have, in the recordings that both have. None: they share nothing."""
+    """What has changed in the cells that both have, by the recordings that both have."""
     common = evaluation.in_both(new.recordings, old.recordings)
     contents = [new.contents[i] for i in common]
     found = []
@@ -198,8 +198,9 @@ def since(new: Evaluation, old: Evaluation) -> tuple[Difference, ...]:
         sample = _sample([mine, its], range(len(common)), contents)
         what = str(mine.cell) if mine.cell == its.cell else f"{mine.cell}, and then {its.cell},"
         faster = new.rtfx(new.measured[i]) / (old.rtfx(old.measured[j]) or 1.0)
-        alike = [h.score.errors for h in mine.heard] == [h.score.errors for h in its.heard]
-        found.append(Difference(f"{what} since {old.at[:10]}", sample.difference(0, 1), faster, alike))
+        where = "" if new.machine == old.machine else " on another machine"
+        when = f"{what} since {old.at[:10]}{where}"
+        found.append(Difference(when, sample.difference(0, 1), faster, _alike(mine, its)))
     return tuple(found)
 
 

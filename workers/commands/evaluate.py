@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from pydantic import TypeAdapter
 
 from chunking.errors import SpotscribeError, UsageError
@@ -82,6 +83,8 @@ def evaluate(
     """
     earlier = read_saved(against) if against else None
     saved = read_saved(manifest) if evaluation.is_saved(manifest) else None
+    if saved:
+        _check_shown(manifest, (*asked, "save"))
     if saved and earlier:
         _check_common(saved.recordings, [m.cell for m in saved.measured], earlier, against)
     found = saved or _measured(manifest, asked, earlier, against, save)
@@ -95,6 +98,14 @@ def evaluate(
     for gate in gates:
         click.echo(gate, err=True)
     sys.exit(GATE if gates else UNMEASURED if found.failed else FINE)
+
+
+def _check_shown(file: Path, options: Sequence[str]) -> None:
+    """Whether nothing is asked for that a saved evaluation cannot answer. Raises UsageError."""
+    source = click.get_current_context().get_parameter_source
+    given = [f"--{n.replace('_', '-')}" for n in options if source(n) is ParameterSource.COMMANDLINE]
+    if given:
+        raise UsageError(f"{file} is a saved evaluation, and is shown: {', '.join(given)} would have to measure anew")
 
 
 def _measured(
