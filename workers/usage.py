@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_S = 0.2
+SHARE = 0.02
+"""Of a core, for looking: a large process's pages take the kernel milliseconds to count."""
 
 
 class ChildFailed(Exception):
@@ -55,6 +57,7 @@ def measured(
             _, status, used = os.wait4(child.pid, 0)
     except BaseException:
         child.kill()
+        child.wait()
         raise
     took, cpu = time.perf_counter() - began, used.ru_utime + used.ru_stime
     others = max(0.0, _busy_s() - busy - cpu) / (took * (os.cpu_count() or 1))
@@ -88,8 +91,11 @@ class _Sampler(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while not self._done.wait(SAMPLE_S):
+        pause = SAMPLE_S
+        while not self._done.wait(pause):
+            began = time.thread_time()
             self.most_mb = max(self.most_mb, held_mb(self._pid), _told_mb(self._pid, "status", "VmHWM"))
+            pause = max(SAMPLE_S, (time.thread_time() - began) / SHARE)
 
 
 def held_mb(pid: int) -> float:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.command import Ran, query, run, spotscribe
+from tests.acceptance.command import PROGRAM, Ran, query, run, spotscribe
 from tests.benchmarks.bench_set import from_packages
 
 
@@ -183,6 +186,24 @@ def test_a_cell_that_cannot_be_measured_is_told_and_the_others_are_measured(
     again = spotscribe("evaluate", tmp_path / "e.json", "--json")
     assert again.code == 3
     assert len(again.summary["rows"]) == len(again.summary["failed"]) == 1
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_interrupted_it_leaves_nothing(ground: Ground, home: Path, sent: signal.Signals, code: int) -> None:
+    command = [*PROGRAM, "evaluate", str(ground.manifest), "--rounds", "50"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as going:
+        assert going.stderr is not None
+        assert "round 1" in going.stderr.readline()
+        children = Path(f"/proc/{going.pid}/task/{going.pid}/children")
+        while not (below := children.read_text().split()):
+            time.sleep(0.02)
+        going.send_signal(sent)
+        said = going.stderr.read()
+    assert going.returncode == code
+    assert said == "interrupted; nothing was saved, and the same command begins anew\n"
+    assert not any(Path(f"/proc/{child}").exists() for child in below)
+    assert [p for p in home.rglob("*") if p.is_file()] == []
+    assert [*(home / "scratch").iterdir()] == []
 
 
 def _tiny() -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from click import Command
 from click.testing import CliRunner
 
+from pipeline.cutting import WAYS
 from pipeline.settings import CONFIG, PREFIX, Settings
 from workers.cli import COMMANDS, cli
 from workers.options import decoding
@@ -62,3 +63,12 @@ def test_every_target_of_make_in_the_readme_exists() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
+
+
+def test_every_option_of_evaluate_is_on_its_page_and_every_one_there_exists() -> None:
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    options = {o for p in _command("evaluate").params for o in p.opts if o.startswith("--")}
+    of_run = {"--debug", "--batch-size", "--device", *(o for d in DECODING for o in d)}
+    assert {o for o in options - of_run if o not in page} == set()
+    assert set(re.findall(r"(--[a-z][a-z-]+)", page)) - options == set()
+    assert {w for w in WAYS if f"`{w}`" not in page} == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,8 +123,12 @@ def _measured(
     at = datetime.now(UTC)
     file = _place(settings, manifest, at, save)
     end_tidily()
-    with Presence(settings.home, prefix="evaluate-") as presence:
-        results = measure(grid.planned, references, presence.scratch, asked["rounds"], _tell)
+    try:
+        with Presence(settings.home, prefix="evaluate-") as presence:
+            results = measure(grid.planned, references, presence.scratch, asked["rounds"], _tell)
+    except (KeyboardInterrupt, SystemExit) as e:
+        _tell("interrupted; nothing was saved, and the same command begins anew")
+        os._exit(143 if isinstance(e, SystemExit) else 130)
     if not results.measured:
         raise SpotscribeError(next(iter(results.failed.values())))
     found = Evaluation(
