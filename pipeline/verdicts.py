@@ -14,6 +14,8 @@ FEW_RECORDINGS = 30
 BUSY = 0.15
 """Of a machine's cores, taken by other work: speeds are not to be trusted then."""
 NAMED = 3
+MOST = 1 / 3
+"""Of all words wrong: where so many are in NAMED recordings, these are odd, or their references are."""
 TOLERANCE = 0.005
 
 
@@ -237,6 +239,11 @@ def _notes_on(e: Evaluation, m: Measured) -> Iterator[str]:
     misheard = [f"{r.name} ({h.language}, not {r.language})" for r, h in both if h.language not in {"", r.language}]
     if misheard:
         yield f"{_recordings(len(misheard))} taken for another language: {_named(misheard)}"
+    worst = sorted(both, key=lambda x: -x[1].score.errors)[:NAMED]
+    share = sum(h.score.errors for _, h in worst) / max(1, sum(h.score.errors for h in m.heard))
+    if share > MOST and len(both) >= FEW_RECORDINGS:
+        names = _named([r.name for r, _ in worst])
+        yield f"{NAMED} recordings have {share:.0%} of the words wrong; look at their references first: {names}"
     if len(errors := Counter(r.errors for r in m.rounds)) > 1:
         yield f"{min(errors)} to {max(errors)} words wrong, from round to round; the first counts"
 
