@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-memory fuzz audit test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-memory fuzz docs audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -59,6 +59,9 @@ bench-memory: setup ## Measure whether memory grows with the number of recording
 
 fuzz: setup ## Decode broken files of many formats: each must end in a state; make fuzz ARGS="--files 5000 --seed 1000"
 	@.venv/bin/python -m tests.faults.fuzz $(ARGS)
+
+docs: setup ## Write the pages that are made from the code: docs/schema.md, docs/settings.md
+	@.venv/bin/python -m infra.pages
 
 audit: setup ## Ask the OSV database whether a pinned version has a known vulnerability; says so where it is out of reach
 	@.venv/bin/python -m infra.audit $(ARGS)

@@ -25,7 +25,7 @@ _SPEAKING = 70
 _FULL = 0.999
 FLOOR_DB = -120.0
 
-_QUIET_DB, _NOTHING_DB, _AIM_DB, _MOST_DB = -42.0, -80.0, -26.0, 40.0
+_QUIET_DB, _NOTHING_DB, _AIM_DB, _MOST_DB = -42.0, -92.0, -26.0, 60.0
 """The loudest second of 16-bit speech at a usual level has -30 to -15 dB; the noise of 16 bits alone has -98."""
 _OFFSET_DB, _RUMBLE_DB = 10.0, 10.0
 """By how much an offset, or rumble, is louder than the speech when it is taken away: less does no harm, while what is

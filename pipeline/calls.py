@@ -6,9 +6,9 @@ Not safe to share by threads, but for `stalled`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from chunking.errors import TransientError
@@ -82,9 +82,21 @@ class ModelCalls:
             fleet.limit_batch(tx, self._claims.engine or "", self._engine.device, self.size)
 
     def _decode(self, batch: Sequence[Work]) -> list[Answer]:
-        with self._tally.stage("decode"):
+        with self._tally.stage("decode"), self._shared_out(batch):
             return self._engine.decode([w.ask() for w in batch])
 
     def _listen(self, batch: Sequence[Work]) -> list[Heard | None]:
-        with self._tally.stage("listen"):
+        with self._tally.stage("listen"), self._shared_out(batch):
             return listening.listen(self._engine, batch)
+
+    @contextmanager
+    def _shared_out(self, batch: Sequence[Work]) -> Iterator[None]:
+        """The call's time is the device's, or its part where several calls share it; all windows are equally long."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = (time.perf_counter() - began) / self._engine.parallel
+            self._tally.add(device_s=spent)
+            for work in batch:
+                work.device_s += spent / len(batch)

@@ -57,7 +57,7 @@ class Finisher:
                 with self._db.transaction() as tx:
                     leases.hold(tx, lease)
                     values = self._store_transcript(tx, job, transcript, results) if state != "failed" else {}
-                    jobs.end_job(tx, lease, state, verdict, **values)
+                    jobs.end_job(tx, lease, state, verdict, **values, **checkpoints.spent_on(tx, lease.id))
             except LeaseLost:
                 return
             with suppress(TransientError):

@@ -36,6 +36,8 @@ class ClaimOptions:
     lease_s: float = LEASE_S
     poll_s: float = POLL_S
     """The longest time between two looks for work."""
+    price_per_hour: float = 0.0
+    """Of the device."""
 
 
 class InHand:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from chunking.errors import LeaseLost, PermanentError
 from pipeline.batching import Waiting
 from pipeline.engine import Ask, Encoded, Floats, Heard
-from pipeline.inhand import InHand
+from pipeline.inhand import ClaimOptions, InHand
 from pipeline.languages import listening_window
 from pipeline.mixed import MixedReading, reading_of
 from pipeline.reading import Reading, Request
@@ -36,6 +36,8 @@ class Work:
     """What the encoder made of the chunk when it was listened to, until it is decoded from there."""
     rounds: int = 0
     """How often it was listened to."""
+    device_s: float = 0.0
+    """Its share of the calls that it was in."""
 
     def look(self) -> bool:
         """Whether there is something to ask the model by now, `request`: which language it is, then the text."""
@@ -115,9 +117,10 @@ class Written:
 class Ledger:
     """Results that are read and not written yet; one thread owns it."""
 
-    def __init__(self, database: Database, hand: InHand, worker: str, tally: Tally, compute_type: str) -> None:
+    def __init__(self, database: Database, hand: InHand, claims: ClaimOptions, tally: Tally, compute_type: str) -> None:
         """`compute_type`: what the model of this process really computes in."""
-        self._db, self._hand, self._worker, self._tally = database, hand, worker, tally
+        self._db, self._hand, self._tally = database, hand, tally
+        self._worker, self._price_per_hour = claims.worker, claims.price_per_hour
         self._compute_type = compute_type
         self._unwritten: list[Work] = []
 
@@ -168,7 +171,10 @@ class Ledger:
     def _checkpoint(self, tx: Connection, shard: OpenShard, works: Sequence[Work]) -> bool:
         """Checkpoint, and end the shard with its last chunk. True: that was the job's last shard."""
         results = [replace(w.reading.result(), compute_type=self._compute_type) for w in works]
-        checkpoints.write(tx, shard.lease, shard.job, self._worker, results)
+        spent = {w.reading.chunk.index: w.device_s for w in works}
+        checkpoints.write(
+            tx, shard.lease, shard.job, self._worker, results, spent=spent, price_per_hour=self._price_per_hour
+        )
         if shard.open - {w.reading.chunk.index for w in works}:
             return False
         leases.end(tx, shard.lease, "done")

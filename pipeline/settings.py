@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     max_hours: float = Field(default=24.0, gt=0, description="Longer recordings are rejected as too_long.")
     max_gigabytes: float = Field(default=16.0, gt=0, description="Larger files are rejected as too_large.")
     lease_s: float = Field(default=20.0, gt=0.5, description="A worker that is silent for so long has lost its work.")
+    price_per_hour: float = Field(default=0.0, ge=0, description="What an hour of this machine's device costs.")
+    market: str = Field(default="", description="How this machine was bought: spot, on_demand.")
     stall_s: float = Field(default=600.0, gt=0, description="A call of the model that takes longer hangs.")
     events_token: str = Field(default="", repr=False, description="What senders of events must show (ingest --listen).")
     webhook_secret: str = Field(default="", repr=False, description="Signs webhooks: whsec_ and base64, or any text.")

@@ -28,6 +28,8 @@ class Tally:
     """Seconds of the recordings prepared, rejected ones included; their chunks; their bytes."""
     planned_s: float = 0.0
     prepared_bytes: int = 0
+    device_s: float = 0.0
+    """Seconds that the model's device was at work, whatever became of that."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent in each stage, summed over the threads."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

@@ -79,7 +79,7 @@ class Transcriber:
         self._fresh: list[Work] = []
         self._ready: list[Work] = []
         self._begun: set[Work] = set()
-        self._ledger = Ledger(database, self._hand, claims.worker, tally, engine.compute_type)
+        self._ledger = Ledger(database, self._hand, claims, tally, engine.compute_type)
         self._computing: dict[Future[Any], Work] = {}
         self._away_until = 0.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,20 @@ class Made:
     task: str
 
 
-def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence[ChunkResult]) -> int:
-    """Accept results of one leased shard, once each. Raises LeaseLost, and then nothing of them is written."""
+def write(
+    tx: Connection,
+    lease: Lease,
+    job: int,
+    worker: str,
+    results: Sequence[ChunkResult],
+    *,
+    spent: Mapping[int, float] | None = None,
+    price_per_hour: float = 0.0,
+) -> int:
+    """Accept results of one leased shard, once each. Raises LeaseLost, and then nothing of them is written.
+
+    `spent`: seconds of the device for each chunk, at that price.
+    """
     leases.hold(tx, lease)
     if not results:
         return 0
@@ -50,6 +62,8 @@ def write(tx: Connection, lease: Lease, job: int, worker: str, results: Sequence
             "worker": worker,
             "decodes": r.decodes,
             "result": to_record(r),
+            "device_s": (device_s := (spent or {}).get(r.index, 0.0)),
+            "cost": device_s * price_per_hour / 3600,
         }
         for r in sorted(results, key=lambda r: r.index)
     ]
@@ -83,6 +97,12 @@ def count(tx: Connection, jobs: Sequence[int]) -> int:
 def of_job(tx: Connection, job: int) -> list[ChunkResult]:
     """All accepted results of a job, in order of their chunks."""
     return [from_record(ChunkResult, r) for r in tx.execute(_OF_JOB, {"job": job}).scalars()]
+
+
+def spent_on(tx: Connection, job: int) -> dict[str, float]:
+    """What the accepted results of a job took: `device_s` and `cost`."""
+    row = tx.execute(_SPENT, {"job": job}).one()
+    return {"device_s": row.device_s or 0.0, "cost": row.cost or 0.0}
 
 
 def write_transcript(tx: Connection, transcript: Transcript, made: Made) -> int:
@@ -142,6 +162,9 @@ def read_transcripts(tx: Connection, transcripts: Sequence[int]) -> dict[int, Tr
 
 _INSERT = insert(TranscriptRow).returning(TranscriptRow.id)
 _OF_JOB = select(Checkpoint.result).where(Checkpoint.job_id == bindparam("job")).order_by(Checkpoint.chunk)
+_SPENT = select(func.sum(Checkpoint.device_s).label("device_s"), func.sum(Checkpoint.cost).label("cost")).where(
+    Checkpoint.job_id == bindparam("job")
+)
 _OF_SHARD = select(Checkpoint.chunk).where(Checkpoint.shard_id == bindparam("shard"))
 _IDS: Any = bindparam("transcripts", expanding=True)
 _TRANSCRIPTS = select(TranscriptRow).where(TranscriptRow.id.in_(_IDS))

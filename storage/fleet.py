@@ -27,6 +27,10 @@ class Worker:
     version: str
     roles: tuple[str, ...]
     engine: str = ""
+    price_per_hour: float = 0.0
+    """Of its device."""
+    market: str = ""
+    """How its machine was bought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +91,21 @@ def register(tx: Connection, worker: Worker) -> None:
         upsert(tx, WorkerRow)
         .values(
             name=worker.name, host=worker.host, version=worker.version, roles=" ".join(worker.roles),
-            engine=worker.engine,
+            engine=worker.engine, price_per_hour=worker.price_per_hour, market=worker.market,
         )
         .on_conflict_do_nothing()
     )  # fmt: skip
 
 
-def seen(tx: Connection, worker: str) -> None:
-    tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(seen_at=now_plus()))
+def seen(tx: Connection, worker: str, device_s: float = 0.0) -> None:
+    """It lives. `device_s`: what its device has been at work so far."""
+    tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(seen_at=now_plus(), device_s=device_s))
 
 
-def left(tx: Connection, worker: str) -> None:
-    tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(seen_at=now_plus(), left_at=now_plus()))
+def left(tx: Connection, worker: str, device_s: float = 0.0) -> None:
+    """It said goodbye."""
+    gone = {"seen_at": now_plus(), "left_at": now_plus(), "device_s": device_s}
+    tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(gone))
 
 
 def alive(tx: Connection) -> list[Worker]:

@@ -202,7 +202,7 @@ def _start_again(tx: Connection, jobs: Iterable[int], *, force: bool) -> None:
             .where(Job.id.in_(part))
             .values(
                 state="queued", leader=0, follows=None, force=int(force), code=None, error=None, language=None,
-                language_probability=None, transcript_id=None, finished_at=None, **unheld(Job),
+                language_probability=None, transcript_id=None, finished_at=None, device_s=0.0, cost=0.0, **unheld(Job),
             )
         )  # fmt: skip
         shards = select(ShardRow.id).where(ShardRow.job_id.in_(part)).order_by(ShardRow.id)

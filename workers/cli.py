@@ -26,6 +26,7 @@ COMMANDS = {
     "deliver": ("notices", "Write jobs' files again."),
     "notices": ("notices", "Notices that were not taken, recordings not put away."),
     "worker": ("worker", "Work for a fleet, until told to leave."),
+    "costs": ("costs", "What transcripts cost, and what was spent on nothing."),
     "db": ("db", "Migrate the database, or say how it stands."),
     "evaluate": ("evaluate", "Measure words in error, speed and cost on your own audio."),
     "doctor": ("doctor", "Check each part of the set-up, and say what to do."),

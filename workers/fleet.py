@@ -89,9 +89,9 @@ class FleetWorker:
         self._db, self._tally = wiring.database, Tally()
         self._me = Worker(
             presence.name, socket.gethostname(), version("spotscribe"), options.roles,
-            options.job.engine if "gpu" in options.roles else "",
+            options.job.engine if "gpu" in options.roles else "", settings.price_per_hour, settings.market,
         )  # fmt: skip
-        claims = ClaimOptions(presence.name, options.job.engine, settings.lease_s, POLL_S)
+        claims = ClaimOptions(presence.name, options.job.engine, settings.lease_s, POLL_S, settings.price_per_hour)
         self._company, self._errand_company, self._decoder = Company(), Company(), DecoderPool()
         self._nudges = Nudges(app)
         self._transcriber = None if engine is None else Transcriber(
@@ -107,7 +107,9 @@ class FleetWorker:
             cpu_threads=ERRAND_THREADS, keeps_out=False, debug=options.debug,
         )  # fmt: skip
         self._ended = threading.Event()
-        self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s)
+        self._reconciler = Reconciler(
+            self._db, wiring.store, self._nudges, presence.name, settings.lease_s, lambda: self._tally.device_s
+        )
         self._stop, self._left = threading.Event(), threading.Event()
         self._leaving = threading.Lock()
         self._why, self._code = "", 0
@@ -172,7 +174,7 @@ class FleetWorker:
         try:
             with self._db.transaction() as tx:
                 leases.release_worker(tx, self._me.name)
-                fleet.left(tx, self._me.name)
+                fleet.left(tx, self._me.name, self._tally.device_s)
         except TransientError:
             self._say("the database does not answer; what is held goes back when its lease is over")
         self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")

@@ -180,7 +180,7 @@ class LocalRun:
         preparer = Preparer(
             self._db, self._store, self._decoder, self._presence.scratch, tally=self._tally, options=options
         )
-        company, claims = Company(), ClaimOptions(name, self._options.job.engine)
+        company, claims = Company(), ClaimOptions(name, self._options.job.engine, price_per_hour=s.price_per_hour)
         transcriber = Transcriber(
             self._db, self._store, engine, claims, batch_size=self._options.batch_size, tally=self._tally,
             company=company, coming=lambda: bool(self._unprepared),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,10 +47,19 @@ class Pass:
 class Reconciler:
     """`run` in a thread of its own; `once` is one pass."""
 
-    def __init__(self, database: Database, store: ObjectStore, nudges: Nudges, worker: str, lease_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        store: ObjectStore,
+        nudges: Nudges,
+        worker: str,
+        lease_s: float,
+        device_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`device_s`: what the worker's device has been at work so far."""
         self._db, self._store, self._nudges, self._worker = database, store, nudges, worker
         self._every_s = min(2.0, lease_s / 10)
-        self._lease_s = lease_s
+        self._lease_s, self._device_s = lease_s, device_s
         self._swept, self._seen = time.monotonic(), 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -91,7 +101,7 @@ class Reconciler:
     def _say_hello(self) -> None:
         self._seen = time.monotonic()
         with self._db.transaction() as tx:
-            fleet.seen(tx, self._worker)
+            fleet.seen(tx, self._worker, self._device_s())
 
     def _alone(self, tx: Connection) -> bool:
         """Whether no other reconciler of these tables is at it. The lock ends with the transaction, so none is left."""

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from chunking.errors import Code
 from chunking.timeline import Coverage, CoverageSpan, Plan, Segment, Span, Transcript, Word
-from infra.schema_page import PAGE, page
+from infra.pages import DOCS, PAGES
 from storage import checkpoints, jobs, leases, plans, recordings, submission
 from storage.checkpoints import Made
 from storage.database import Database
@@ -108,8 +108,9 @@ def test_both_dialects_have_the_same_views() -> None:
     assert both[0] == both[1]
 
 
-def test_the_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m infra.schema_page writes it anew"
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_says(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "`make docs` writes it anew"
 
 
 def test_all_of_it_is_commented(postgres: Database) -> None:

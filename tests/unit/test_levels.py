@@ -69,11 +69,11 @@ def test_what_is_repaired_never_becomes_loud(levels: list[Level]) -> None:
     if needed is not None:
         assert len(needed.gains_db) == len(levels)
         for level, gain in zip(levels, needed.gains_db, strict=True):
-            assert 0 <= gain <= 40
+            assert 0 <= gain <= 60
             assert gain == 0 or level.loudest_db + gain <= -26 + 0.1
 
 
-@pytest.mark.parametrize("level", [Level(), Level(-90.0, 40.0, 0.5), Level(-20.0), Level(-35.0, 3.0, 0.001)])
+@pytest.mark.parametrize("level", [Level(), Level(-95.0, 40.0, 0.5), Level(-20.0), Level(-35.0, 3.0, 0.001)])
 def test_silence_and_what_is_well_stay_as_they_are(level: Level) -> None:
     assert repair([level]) is None
 

@@ -1,20 +1,21 @@
-"""Writes docs/schema.md: `python -m infra.schema_page`. A test holds the page to what the code says."""
+"""Writes docs/schema.md and docs/settings.md (`make docs`). A test holds the pages to what the code says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.settings import PREFIX, Settings
 from storage.published import comments
 from storage.tables import Base
 from storage.views import views
 
-PAGE = Path(__file__).parent.parent / "docs" / "schema.md"
+DOCS = Path(__file__).parent.parent / "docs"
 OF_RESULTS = ("recordings", "jobs", "labels", "shards", "checkpoints", "transcripts", "segments", "coverage", "outputs")
 
 
-def page() -> str:
-    """The whole page."""
+def schema() -> str:
+    """What the database holds."""
     return "\n".join([*_head(), *_diagram(), *_views(), *_tables()]) + "\n"
 
 
@@ -24,7 +25,7 @@ def _head() -> Iterator[str]:
     yield "Analysts read the views: they are stable, columns are only ever added. Tables may change with a version, and"
     yield "the role `spotscribe_analyst` (infra/roles.sql) does not see them. All of this is commented in Postgres"
     yield "(`\\d+ jobs_v` in psql). In SQLite labels and flags are text, separated by a space; Postgres has arrays."
-    yield "Queries to begin with: [queries.md](queries.md). This page is written by `python -m infra.schema_page`."
+    yield "Queries to begin with: [queries.md](queries.md). This page is written by `make docs`."
     yield ""
 
 
@@ -55,5 +56,27 @@ def _tables() -> Iterator[str]:
     yield from (f"| `{name}` | {about[f'TABLE {name}']} |" for name in sorted(Base.metadata.tables))
 
 
+def settings() -> str:
+    """All settings."""
+    return "\n".join([*_settings()]) + "\n"
+
+
+def _settings() -> Iterator[str]:
+    yield "# Settings"
+    yield ""
+    yield "Each is a variable, or the same name in lower case without the prefix in a TOML file: the one that"
+    yield "`SPOTSCRIBE_CONFIG` names, else `spotscribe.toml` in the current folder, else in the user's configuration folder."
+    yield "A variable wins. An unknown name in the file is an error. This page is written by `make docs`."
+    yield ""
+    yield "| variable | default | what it is |"
+    yield "|---|---|---|"
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default_factory is not None else f"`{field.default}`" if field.default != "" else ""
+        yield f"| `{PREFIX}{name.upper()}` | {default} | {field.description} |"
+
+
+PAGES = {"schema.md": schema, "settings.md": settings}
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, made in PAGES.items():
+        (DOCS / name).write_text(made(), encoding="utf-8")
