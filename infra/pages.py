@@ -65,7 +65,7 @@ def _settings() -> Iterator[str]:
     yield "# Settings"
     yield ""
     yield "Each is a variable, or the same name in lower case without the prefix in a TOML file: the one that"
-    yield "`SPOTSCRIBE_CONFIG` names, else `spotscribe.toml` in the current folder, else in the user's configuration folder."
+    yield "`SPOTSCRIBE_CONFIG` names, else `spotscribe.toml` in the current folder, else in the user's settings folder."
     yield "A variable wins. An unknown name in the file is an error. This page is written by `make docs`."
     yield ""
     yield "| variable | default | what it is |"
