@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
 from urllib.parse import unquote
@@ -90,6 +91,17 @@ def parse_duration(text: str) -> float:
     if number is None or unit not in SECONDS:
         raise UsageError(f"{text!r} is no duration: 30s, 5m, 2h, 1d, or seconds")
     return number * SECONDS[unit]
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """`2026-12-01`, `2026-12-01T12:00:00+01:00`, or `7d`: so long before `now`. Raises UsageError. No zone: UTC."""
+    try:
+        if _measure(text)[1]:
+            return now - timedelta(seconds=parse_duration(text))
+        found = datetime.fromisoformat(text.strip())
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, UsageError):
+        raise UsageError(f"{text!r} is no time: 2026-12-01, 2026-12-01T12:00:00+01:00, or 7d, 12h ago") from None
 
 
 def parse_size(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -31,6 +31,19 @@ from storage.outputs import WantedOutput
 
 PORTION, PORTION_S = 200, 3600.0
 """Files, and seconds of recordings, whose transcripts are in memory at once where many files are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job's transcript, and what a file says of where it comes from."""
+
+    job: JobView
+    transcript: Transcript
+    about: About
+
+    def render(self, kind: Format) -> bytes:
+        """A file's content."""
+        return render(self.transcript, self.about, kind).encode("utf-8", "replace")
 
 
 class Finisher:
@@ -135,26 +148,34 @@ class Finisher:
         if part:
             yield part
 
-    def _rendered(self, wanted: Sequence[WantedOutput]) -> dict[WantedOutput, bytes]:
-        """The content of these files. Raises PermanentError where a job has no transcript."""
+    def read(self, of: Sequence[int]) -> dict[int, Finished]:
+        """The transcripts of those of the jobs that have one."""
         with self._db.reading() as tx:
-            views = {j.id: j for j in jobs.views(tx, sorted({o.job for o in wanted}))}
-            ids = sorted({j.transcript_id for j in views.values() if j.transcript_id is not None})
+            views = [j for j in jobs.views(tx, sorted(set(of))) if j.transcript_id is not None]
+            ids = sorted({j.transcript_id for j in views if j.transcript_id is not None})
             transcripts, rows = checkpoints.read_transcripts(tx, ids), jobs.transcript_rows(tx, ids)
-            media = recordings.media_of(tx, sorted(views))
-        contents = {}
-        for output in wanted:
-            job = views[output.job]
-            if job.transcript_id is None:
-                raise PermanentError("there is no transcript")
+            media = recordings.media_of(tx, [j.id for j in views])
+        found = {}
+        for job in views:
+            if job.transcript_id not in rows or job.transcript_id not in transcripts:  # deleted since we looked
+                continue
             row = rows[job.transcript_id]
             about = About(
                 source_url=job.url, sha256=row.sha256, model=row.model, compute_type=row.compute_type, task=row.task,
                 state=job.state, code=job.code or "", job_id=str(job.id), created_at=_utc(row.created_at),
                 media=media[job.id],
             )  # fmt: skip
-            text = render(transcripts[job.transcript_id], about, Format(output.format))
-            contents[output] = text.encode("utf-8", "replace")
+            found[job.id] = Finished(job, transcripts[job.transcript_id], about)
+        return found
+
+    def _rendered(self, wanted: Sequence[WantedOutput]) -> dict[WantedOutput, bytes]:
+        """The content of these files. Raises PermanentError where a job has no transcript."""
+        found = self.read([o.job for o in wanted])
+        contents = {}
+        for output in wanted:
+            if output.job not in found:
+                raise PermanentError("there is no transcript")
+            contents[output] = found[output.job].render(Format(output.format))
         return contents
 
 

@@ -76,6 +76,13 @@ def places(
     yield join_url(out, f"{_digest(url, 32)}.{fmt}")
 
 
+def job_file(url: str, job: int, fmt: str) -> str:
+    """A name that is no other job's: the recording's own, without its suffix, and the job's number."""
+    _, name, _ = _parts_of(url, "")
+    tail = f".{job}.{fmt}"
+    return _storable(name).encode()[: LONGEST_PART - len(tail)].decode("utf-8", "ignore") + tail
+
+
 def want_files(tx: Connection, files: Iterable[tuple[int, str, Iterator[str]]], *, missing: bool = False) -> None:
     """Note each file (job, format, its places) as wanted at the first of its places that is not another recording's.
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, DateTime, Engine, Float, create_engine, event, inspect, literal, text
+from sqlalchemy import Connection, DateTime, Engine, Float, Text, create_engine, event, inspect, literal, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
@@ -70,6 +70,40 @@ def _sqlite_day(element: start_of_day, compiler: Any, **kw: Any) -> str:
 @compiles(start_of_day, "postgresql")
 def _postgres_day(element: start_of_day, compiler: Any, **kw: Any) -> str:
     return "date_trunc('day', clock_timestamp(), 'UTC')"
+
+
+class day_of(FunctionElement[Any]):  # noqa: N801 (as above)
+    """A time's day in UTC, as 2026-12-01."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(day_of, "sqlite")
+def _sqlite_day(element: day_of, compiler: Any, **kw: Any) -> str:
+    return f"substr({compiler.process(element.clauses, **kw)}, 1, 10)"
+
+
+@compiles(day_of, "postgresql")
+def _postgres_day(element: day_of, compiler: Any, **kw: Any) -> str:
+    return f"to_char({compiler.process(element.clauses, **kw)} AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+
+
+class instant(FunctionElement[Any]):  # noqa: N801 (as above)
+    """A time such that it can be compared with another: SQLite compares texts, of three decimals or six."""
+
+    type = DateTime(timezone=True)
+    inherit_cache = True
+
+
+@compiles(instant, "sqlite")
+def _sqlite_instant(element: instant, compiler: Any, **kw: Any) -> str:
+    return f"strftime('%Y-%m-%d %H:%M:%f', {compiler.process(element.clauses, **kw)})"
+
+
+@compiles(instant, "postgresql")
+def _postgres_instant(element: instant, compiler: Any, **kw: Any) -> str:
+    return str(compiler.process(element.clauses, **kw))
 
 
 class Database:

@@ -131,6 +131,11 @@ class S3Writer:
         with translated(key):
             self._client.put_object(Bucket=bucket, Key=key, Body=content, ContentType=content_type)
 
+    def remove(self, url: str) -> None:
+        bucket, key = bucket_and_key(url)
+        with translated(key):
+            self._client.delete_object(Bucket=bucket, Key=key)
+
 
 _OF_THE_NAME = {"KeyTooLongError", "InvalidRequest", "InvalidURI", "InvalidObjectName", "XMinioInvalidObjectName"}
 """What servers answer to keys that they cannot have: too long, or with `..` or NUL in them where keys are files."""

@@ -434,3 +434,48 @@ class BucketRow(Base):
     """One after the other."""
     rest_until: Mapped[datetime | None]
     why: Mapped[str | None]
+
+
+class Export(Base):
+    """A name under which transcripts are exported: a cursor's, or one made of what an export without one asks for."""
+
+    __tablename__ = "exports"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    asked: Mapped[str]
+    """What is exported, as what and to where, as JSON: a name stands for one of these and keeps to it."""
+    rounds: Mapped[int] = mapped_column(server_default="0")
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class ExportedJob(Base):
+    """That an end of a job has been planned into a part of an export. Another end of it is another `finished_at`."""
+
+    __tablename__ = "exported_jobs"
+    __table_args__ = (Index("ix_exported_jobs_part", "export_id", "round", "part"),)
+
+    export_id: Mapped[int] = mapped_column(ForeignKey("exports.id"), primary_key=True)
+    job_id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=False)
+    """No foreign key: what was exported is known even when the job is deleted."""
+    finished_at: Mapped[datetime]
+    state: Mapped[str]
+    round: Mapped[int]
+    part: Mapped[int]
+    """0: it has no transcript."""
+
+
+class ExportPart(Base):
+    """Some of the jobs of one round of an export, whose files are written together."""
+
+    __tablename__ = "export_parts"
+
+    export_id: Mapped[int] = mapped_column(ForeignKey("exports.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    part: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    day: Mapped[str]
+    """`2026-12-01` where the export is parted by day (UTC), else empty."""
+    urls: Mapped[list[Any] | None]
+    """Of its files, once they are written."""
+    segments: Mapped[int | None]
+    written_at: Mapped[datetime | None]

@@ -21,6 +21,8 @@ COMMANDS = {
     "status": ("jobs", "How the jobs stand, or one job."),
     "show": ("jobs", "Print a job's transcript."),
     "search": ("search", "Find where something was said."),
+    "export": ("export", "Write transcripts of many jobs as files or tables."),
+    "clip": ("clip", "Cut the sound of a recording, or of the least certain segments."),
     "cancel": ("jobs", "End jobs that have not ended."),
     "retry": ("jobs", "Start jobs again that did not end well."),
     "deliver": ("notices", "Write jobs' files again."),

@@ -5,6 +5,8 @@ Libraries that take long to import are imported where they are asked for: `spots
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from pipeline.devices import EngineOptions
     from pipeline.engine import Engine
+    from pipeline.sound import Sounds
     from storage.putaway import Shelves
     from storage.queues import Inbox, Outbox
 
@@ -87,6 +90,17 @@ class Wiring:
         from storage.s3 import S3Writer
 
         return Destinations({"s3": S3Writer(self.s3)})
+
+    @contextmanager
+    def sounds(self, scratch: Path) -> Iterator[Sounds]:
+        """Recordings' sound once more. The decoder ends with the context."""
+        from chunking.audio import DecodeOptions, DecoderPool
+        from pipeline.sound import Sounds
+
+        s = self.settings
+        limits = DecodeOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
+        with DecoderPool() as decoder:
+            yield Sounds(self.readers, decoder, scratch, limits)
 
     def inbox(self, address: str) -> Inbox:
         """A queue of a bucket's events: its URL, with `sqs:` before it or not. Raises UsageError."""
