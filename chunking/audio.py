@@ -28,7 +28,16 @@ from chunking.levels import Level, repair
 from chunking.media import MAX_CHANNELS, DecodeOptions, MediaReport
 from chunking.timeline import SAMPLE_RATE, Span
 
-__all__ = ["DecodeOptions", "DecoderPool", "MediaReport", "blocks", "read_flac", "read_pcm", "write_flac"]
+__all__ = [
+    "DecodeOptions",
+    "DecoderPool",
+    "MediaReport",
+    "blocks",
+    "read_flac",
+    "read_pcm",
+    "write_flac",
+    "write_sound",
+]
 
 Pcm = npt.NDArray[np.int16]
 
@@ -217,6 +226,21 @@ def write_flac(file: Path | BinaryIO, pcm: Iterable[Pcm]) -> None:
     ) as flac:
         for block in pcm:
             flac.write(block)
+
+
+SOUND_SUFFIXES = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", None)}
+"""Formats that a clip can be written in, and libsndfile's names of them."""
+
+
+def write_sound(path: Path, pcm: Iterable[Pcm]) -> None:
+    """Write 16 kHz mono in the format of the path's suffix, which must be one of SOUND_SUFFIXES.
+
+    In blocks of some seconds: libsndfile's Vorbis encoder overflows its stack on long ones.
+    """
+    kind, subtype = SOUND_SUFFIXES[path.suffix.lower()]
+    with soundfile.SoundFile(path, "w", SAMPLE_RATE, channels=1, format=kind, subtype=subtype) as sound:
+        for block in pcm:
+            sound.write(block)
 
 
 def read_flac(file: Path | BinaryIO, span: Span | None = None) -> Pcm:

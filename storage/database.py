@@ -80,12 +80,12 @@ class day_of(FunctionElement[Any]):  # noqa: N801 (as above)
 
 
 @compiles(day_of, "sqlite")
-def _sqlite_day(element: day_of, compiler: Any, **kw: Any) -> str:
+def _sqlite_day_of(element: day_of, compiler: Any, **kw: Any) -> str:
     return f"substr({compiler.process(element.clauses, **kw)}, 1, 10)"
 
 
 @compiles(day_of, "postgresql")
-def _postgres_day(element: day_of, compiler: Any, **kw: Any) -> str:
+def _postgres_day_of(element: day_of, compiler: Any, **kw: Any) -> str:
     return f"to_char({compiler.process(element.clauses, **kw)} AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(database: Database, tmp_path: Path) -> Iterator[Desk]:
-    yield Desk(database, tmp_path)
+def desk(database: Database, tmp_path: Path) -> Desk:
+    return Desk(database, tmp_path)
 
 
 def once(jobs: list[int], count: int = 2) -> Counter[tuple[int, int]]:
