@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -44,15 +44,11 @@ class ParquetPart:
         for words in values:  # flat columns and offsets: a dict for each word would take ten times as long
             offsets.append(count if words is not None else None)
             count += len(words or ())
-        parts = _transposed(chain.from_iterable(w for w in values if w))
+        flat = list(chain.from_iterable(w for w in values if w))
         word = self._types["words"].value_type
-        fields = [pa.array(part, word.field(i).type) for i, part in enumerate(parts)]
+        fields = [pa.array([w[i] for w in flat], word.field(i).type) for i in range(len(WORD))]
         structs = pa.StructArray.from_arrays(fields, fields=[word.field(i) for i in range(len(WORD))])
         return pa.ListArray.from_arrays(pa.array([*offsets, count], pa.int32()), structs, type=self._types["words"])
-
-
-def _transposed(words: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    return list(zip(*words, strict=True)) or [()] * len(WORD)
 
 
 def _types(pa: Any) -> dict[str, Any]:

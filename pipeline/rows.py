@@ -130,4 +130,4 @@ def _finite(value: float | None) -> float | None:
 
 def _valid(text: str) -> str:
     """Without lone surrogates, which no UTF-8 has."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return text if text.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", text)

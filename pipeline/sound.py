@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +38,10 @@ class Sound:
 class Sounds:
     """Safe to share by threads."""
 
-    def __init__(self, readers: Readers, decoder: DecoderPool, scratch: Path, limits: DecodeOptions) -> None:
-        """`scratch`: a folder that is there, for 2 MB a minute and channel of what is decoded at the moment."""
+    def __init__(
+        self, readers: Callable[[], Readers], decoder: DecoderPool, scratch: Path, limits: DecodeOptions
+    ) -> None:
+        """`readers`: made when first needed. `scratch`: a folder that is there, for 2 MB a minute and channel."""
         self._readers, self._decoder, self._scratch, self._limits = readers, decoder, scratch, limits
 
     @contextmanager
@@ -53,7 +55,7 @@ class Sounds:
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             pcm = Path(folder) / "sound.pcm"
             try:
-                source = self._readers.fetch(job.url, job.version, Path(folder))
+                source = self._readers().fetch(job.url, job.version, Path(folder))
                 report = self._decoder.decode_repaired(source.path, pcm, options)
             except (PermanentError, TransientError) as e:
                 raise type(e)(f"job {job.id}, {job.url}: {e}", code=e.code) from e

@@ -100,7 +100,7 @@ class Wiring:
         s = self.settings
         limits = DecodeOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
         with DecoderPool() as decoder:
-            yield Sounds(self.readers, decoder, scratch, limits)
+            yield Sounds(lambda: self.readers, decoder, scratch, limits)
 
     def inbox(self, address: str) -> Inbox:
         """A queue of a bucket's events: its URL, with `sqs:` before it or not. Raises UsageError."""

@@ -96,7 +96,7 @@ class Desk:
     def __init__(self, database: Database, folder: Path, part_words: int = 110) -> None:
         self.out, self.place = folder / "out", Place()
         finisher = Finisher(database, LocalStore(folder), Tally())
-        sounds = Sounds(Readers(), DecoderPool(), folder, DecodeOptions())
+        sounds = Sounds(Readers, DecoderPool(), folder, DecodeOptions())
         self._exporter = Exporter(database, self.place, finisher, sounds, part_words=part_words)
 
     def export(self, kind: str = "jsonl", cursor: str | None = None, **chosen: Any) -> Exported:

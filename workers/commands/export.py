@@ -22,7 +22,7 @@ from storage.destinations import Destinations
 from storage.exporting import Selection
 from storage.objects import LocalStore, path_of
 from storage.urls import bucket_and_key
-from workers.bootstrap import end_tidily
+from workers.bootstrap import end_tidily, tame_collector
 from workers.commands.jobs import LABEL, check_jobs, open_database
 from workers.display import printable, say
 from workers.options import DEBUG, out_url
@@ -70,6 +70,7 @@ def export(
             raise UsageError(f"no jobs have the label {label}")
     make_folder(settings.home, "SPOTSCRIBE_HOME")
     end_tidily()
+    tame_collector()  # there are lists for each word, and looking through them takes half of the time
     with Presence(settings.home, "export-") as presence, wiring.sounds(presence.scratch) as sounds:
         places = wiring.destinations if url.startswith("s3://") else Destinations()
         finisher = Finisher(database, LocalStore(settings.work), Tally())
