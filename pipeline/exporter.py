@@ -139,7 +139,7 @@ class Exporter:
         kind = TABLE_FORMATS[request.format]
         file, segments = kind.part(), 0
         for portion in portions(of):
-            if rows := self._rows(portion):
+            if rows := self._rows(portion, words=kind.words):
                 file.add(rows)
                 segments += len(rows)
         if not segments:
@@ -148,11 +148,11 @@ class Exporter:
         self._put(url, file.content(), kind.content_type, made)
         return [url], segments
 
-    def _rows(self, portion: Sequence[int]) -> list[Row]:
+    def _rows(self, portion: Sequence[int], *, words: bool) -> list[Row]:
         with self._db.reading() as tx:
             views = jobs.views(tx, portion)
             ids = sorted({j.transcript_id for j in views if j.transcript_id is not None})
-            made, segments = jobs.transcript_rows(tx, ids), exporting.segments_of(tx, ids)
+            made, segments = jobs.transcript_rows(tx, ids), exporting.segments_of(tx, ids, words=words)
             labels = exporting.labels_of(tx, portion)
         return [
             row

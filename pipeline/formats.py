@@ -60,6 +60,8 @@ class TableFormat:
     part: Callable[[], TablePart]
     """Raises UsageError where a package is missing."""
     by_day: bool = False
+    words: bool = True
+    """Whether it has the words as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def _rendered(kind: Format, finished: Finished, _sounds: Sounds) -> bytes:
 JOB_FORMATS = {f.value: JobFormat(CONTENT_TYPES[f], partial(_rendered, f)) for f in Format}
 TABLE_FORMATS = {
     "jsonl": TableFormat("application/x-ndjson", JsonlPart),
-    "csv": TableFormat("text/csv; charset=utf-8", CsvPart),
+    "csv": TableFormat("text/csv; charset=utf-8", CsvPart, words=False),
     "parquet": TableFormat("application/vnd.apache.parquet", ParquetPart, by_day=True),
 }
 FORMATS = (*JOB_FORMATS, *TABLE_FORMATS)

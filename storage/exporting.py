@@ -25,6 +25,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    null,
     select,
     text,
     update,
@@ -235,10 +236,11 @@ def labels_of(tx: Connection, jobs: Sequence[int]) -> dict[int, list[str]]:
     return found
 
 
-def segments_of(tx: Connection, transcripts: Sequence[int]) -> dict[int, list[Any]]:
-    """The rows of `segments` of each of those transcripts, up to some hundred, in order."""
+def segments_of(tx: Connection, transcripts: Sequence[int], *, words: bool) -> dict[int, list[Any]]:
+    """The rows of `segments` of each of those transcripts, up to some hundred, in order; `words`: with them."""
     found: dict[int, list[Any]] = {}
-    rows = select(SegmentRow.__table__).where(SegmentRow.transcript_id.in_(transcripts))
+    columns = [c if words or c.name != "words" else null().label("words") for c in SegmentRow.__table__.columns]
+    rows = select(*columns).where(SegmentRow.transcript_id.in_(transcripts))
     for row in tx.execute(rows.order_by(SegmentRow.transcript_id, SegmentRow.position)):
         found.setdefault(row.transcript_id, []).append(row)
     return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from chunking.errors import UsageError
 from pipeline.companions import Found
-from pipeline.filters import Filter, Verdict, parse_duration, parse_size
+from pipeline.filters import Filter, Verdict, parse_duration, parse_moment, parse_size
 from storage.jobs import JobOptions, Listed, MediaObject
 from storage.sources import SourceSettings
 from storage.urls import s3_url
@@ -118,3 +119,25 @@ def test_what_is_no_measure_is_said_in_one_line(text: str) -> None:
         with pytest.raises(UsageError, match="is no") as caught:
             parse(text)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-12-01", "2026-12-01T00:00:00+00:00"),
+        ("20261201", "2026-12-01T00:00:00+00:00"),
+        (" 2026-12-01T08:30:00+01:00", "2026-12-01T07:30:00+00:00"),
+        ("2026-12-01 08:30", "2026-12-01T08:30:00+00:00"),
+        ("2026-12-01T08:30Z", "2026-12-01T08:30:00+00:00"),
+        ("7d", "2026-11-24T12:00:00+00:00"),
+        ("90m", "2026-12-01T10:30:00+00:00"),
+    ],
+)
+def test_moments_are_utc_or_so_long_ago(text: str, moment: str) -> None:
+    assert parse_moment(text, datetime(2026, 12, 1, 12, tzinfo=UTC)).isoformat() == moment
+
+
+@pytest.mark.parametrize("text", ["", "soon", "7", "7x", "2026-13-01", "99999999999d", "9999-99-99"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        parse_moment(text, datetime(2026, 12, 1, 12, tzinfo=UTC))
