@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, String, case, cast, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Float, case, cast, func, literal, select
 
+from storage.database import day_of
 from storage.jobs import ENDED, WITH_TRANSCRIPT
 from storage.tables import Job, Label, WorkerRow
 
@@ -57,7 +58,7 @@ def spent(
     """Ended jobs in groups `by` label, day or model. `price`: of a device hour, instead of what the workers paid."""
     of: dict[str, ColumnElement[Any]] = {
         "label": func.coalesce(Label.label, UNLABELLED),
-        "day": _day(tx),
+        "day": day_of(Job.finished_at),
         "model": Job.options["model"].as_string() + " " + Job.options["compute_type"].as_string(),
     }
     group = of[by].label("name")
@@ -111,13 +112,6 @@ def total(rows: Sequence[Spent]) -> Spent:
         "total", sum(r.jobs for r in rows), sum(r.audio_s for r in rows), sum(r.device_s for r in rows),
         sum(r.cost for r in rows),
     )  # fmt: skip
-
-
-def _day(tx: Connection) -> ColumnElement[Any]:
-    """The day, in UTC, on which a job ended."""
-    if tx.dialect.name == "sqlite":
-        return func.date(Job.finished_at)
-    return cast(func.date(func.timezone("UTC", Job.finished_at)), String)
 
 
 def _seconds(tx: Connection, moment: Any) -> ColumnElement[float]:

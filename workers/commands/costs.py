@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from pipeline.filters import parse_moment
 from storage import costs as accounts
 from storage.costs import BY, Spent, Waste
 from workers.commands.jobs import open_database
@@ -20,17 +21,17 @@ from workers.options import DEBUG
 @click.command()
 @click.option("--by", type=click.Choice(BY), default="label", show_default=True, help="How jobs are grouped.")
 @click.option("--label", help="Only jobs that were submitted under this name.")
-@click.option("--since", type=click.DateTime(), help="Only what ended, or started, since then (UTC).")
+@click.option("--since", help="Only what ended, or started, since then (2026-12-01, or 7d ago).")
 @click.option("--price", type=click.FloatRange(min=0), help="Of a device hour, instead of what workers paid: what if?")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @DEBUG
-def costs(by: str, label: str | None, since: datetime | None, price: float | None, as_json: bool, debug: bool) -> None:
+def costs(by: str, label: str | None, since: str | None, price: float | None, as_json: bool, debug: bool) -> None:
     """What ended jobs took of the device, and what that cost.
 
     Prices are those of the machines that did the work: SPOTSCRIBE_PRICE_PER_HOUR of each worker. Without --label also
     where the fleet's time went: results that stand, jobs that failed, work that was repeated, and waiting.
     """
-    moment = since.replace(tzinfo=UTC) if since else None
+    moment = parse_moment(since, datetime.now(UTC)) if since else None
     database = open_database()
     with database.reading() as tx:
         rows = accounts.spent(tx, by, label=label, since=moment, price=price)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
+from pipeline.filters import parse_moment
 from storage import search as searching
 from storage.search import MARK, Hit, Search
 from workers.commands.jobs import open_database
@@ -19,7 +20,7 @@ from workers.options import DEBUG
 @click.argument("query", nargs=-1, required=True)
 @click.option("--label", help="Only in jobs that were submitted under this name.")
 @click.option("--language", help="Only what is said in this language: en, de, …")
-@click.option("--since", type=click.DateTime(), help="Only in jobs that ended since then (UTC).")
+@click.option("--since", help="Only in jobs that ended since then (2026-12-01, or 7d ago).")
 @click.option("--fuzzy", is_flag=True, help="Also what is spelt nearly so: names as the model heard them.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many at most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -28,7 +29,7 @@ def search(
     query: tuple[str, ...],
     label: str | None,
     language: str | None,
-    since: datetime | None,
+    since: str | None,
     fuzzy: bool,
     limit: int,
     as_json: bool,
@@ -38,7 +39,7 @@ def search(
 
     Postgres knows the words of each language by their stems, so that `calls` finds `called`.
     """
-    moment = since.replace(tzinfo=UTC) if since else None
+    moment = parse_moment(since, datetime.now(UTC)) if since else None
     asked = Search(" ".join(query), limit, label, language, moment, fuzzy)
     database = open_database()
     with database.reading() as tx:
