@@ -36,6 +36,7 @@ __all__ = [
     "read_flac",
     "read_pcm",
     "write_flac",
+    "write_mp3",
     "write_sound",
 ]
 
@@ -47,6 +48,8 @@ _WALL_S, _WALL_BYTES_PER_S = 60.0, 200_000
 _REPORT_BYTES = 1 << 16
 _FLAC_LEVEL = 0.5
 """Of 0 to 1. An hour of speech takes 0.7 s; 0 saves nothing, 1 takes twice as long for 2 % fewer bytes."""
+_MP3_LEVEL = 0.9
+"""Of 0 to 1: 24 kbit/s, at which speech is plain to hear. An hour is 10.8 MB."""
 
 
 class DecoderPool:
@@ -241,6 +244,26 @@ def write_sound(path: Path, pcm: Iterable[Pcm]) -> None:
     with soundfile.SoundFile(path, "w", SAMPLE_RATE, channels=1, format=kind, subtype=subtype) as sound:
         for block in pcm:
             sound.write(block)
+
+
+def write_mp3(file: Path | BinaryIO, pcm: Iterable[Pcm]) -> None:
+    """Write 16 kHz mono MP3 at 24 kbit/s, block by block: which every browser plays.
+
+    At a constant rate, since browsers guess places in one that varies. libsndfile's Opus is a third smaller and takes
+    ten times as long: 55 s beside 5 s for seven minutes.
+    """
+    with soundfile.SoundFile(
+        file,
+        "w",
+        SAMPLE_RATE,
+        channels=1,
+        format="MP3",
+        subtype="MPEG_LAYER_III",
+        compression_level=_MP3_LEVEL,
+        bitrate_mode="CONSTANT",
+    ) as mp3:
+        for block in pcm:
+            mp3.write(block)
 
 
 def read_flac(file: Path | BinaryIO, span: Span | None = None) -> Pcm:

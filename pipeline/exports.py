@@ -88,14 +88,15 @@ def _txt(transcript: Transcript) -> str:
     ):
         if not (text := clean(segment.text)):
             continue
-        if last is None or _begins_paragraph(last, segment, sum(map(len, paragraphs[-1]))):
+        if last is None or begins_paragraph(last, segment, sum(map(len, paragraphs[-1]))):
             paragraphs.append([f"[channel {segment.channel + 1}]"] if transcript.channels > 1 else [])
         paragraphs[-1].append(text)
         last = segment
     return "".join(" ".join(paragraph) + "\n\n" for paragraph in paragraphs).removesuffix("\n")
 
 
-def _begins_paragraph(last: Segment, segment: Segment, length: int) -> bool:
+def begins_paragraph(last: Segment, segment: Segment, length: int) -> bool:
+    """Whether a segment begins another paragraph than the segment before it, whose paragraph has `length` characters."""
     long = length > PARAGRAPH_LENGTH and clean(last.text).endswith((".", "!", "?", "。", "！", "？", "…"))
     return segment.channel != last.channel or segment.start - last.end > PARAGRAPH_GAP or long
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from sqlalchemy import Connection
 
-from chunking.errors import DatabaseAway, UsageError
+from chunking.errors import DatabaseAway, PermanentError, UsageError
 from pipeline.exports import Format
 from pipeline.settings import PREFIX
 from storage import arrivals, fleet, jobs, outputs, recordings, submission
@@ -26,7 +26,11 @@ from workers.display import clock, printable, say
 from workers.options import DEBUG
 from workers.wiring import Wiring, read_settings
 
+if TYPE_CHECKING:  # showing a job must not load a model's libraries
+    from pipeline.finish import Finished
+
 F = TypeVar("F", bound=Callable[..., Any])
+HTML, EMBED = "html", "embed"
 WATCH_S = 2.0
 CLIPPED = 0.001
 """Share of samples at full scale that is worth a word: a few are in most loud recordings."""
@@ -56,14 +60,17 @@ def status(job: int | None, label: str | None, watch: bool, as_json: bool, debug
 
 @click.command()
 @click.argument("job", type=int)
-@click.option("--format", "kind", type=click.Choice([f.value for f in Format]), default="txt", show_default=True)
+@click.option("--format", "kind", type=click.Choice([*(f.value for f in Format), HTML]), default="txt", show_default=True)
+@click.option("--sound", default=EMBED, show_default=True, help="With --format html: embed, none, or a link to what the page plays.")  # fmt: skip # noqa: E501
 @DEBUG
-def show(job: int, kind: str, debug: bool) -> None:
+def show(job: int, kind: str, sound: str, debug: bool) -> None:
     """Print a job's transcript."""
     from pipeline.finish import Finisher
     from pipeline.telemetry import Tally
     from storage.objects import LocalStore
 
+    if kind != HTML and sound != EMBED:
+        raise UsageError("--sound is for --format html")
     settings = read_settings()
     database = open_database()
     with database.reading() as tx:
@@ -72,7 +79,27 @@ def show(job: int, kind: str, debug: bool) -> None:
     if view.transcript_id is None:
         raise UsageError(f"job {job} is {view.state} and has no transcript{': ' + view.error if view.error else ''}")
     finisher = Finisher(database, LocalStore(settings.work), Tally())
+    if kind == HTML:
+        say(_page(finisher.read([job])[job], sound))
+        return
     say(finisher.render(job, Format(kind)).decode().rstrip("\n"))
+
+
+def _page(finished: Finished, sound: str) -> str:
+    """A transcript as a page; `sound`: embed, none or a link."""
+    from pipeline.pages import embedded, transcript_page
+    from workers.presence import Presence
+
+    if sound != EMBED:
+        return transcript_page(finished.transcript, finished.about, None if sound == "none" else sound)
+    wiring = Wiring(read_settings())
+    with Presence(wiring.settings.home, "show-") as presence, wiring.sounds(presence.scratch) as sounds:
+        try:
+            with sounds.of(finished.job) as found:
+                played = embedded(found)
+        except PermanentError as e:
+            raise UsageError(f"the sound cannot be had: {e}; --sound none makes the page without it") from None
+    return transcript_page(finished.transcript, finished.about, played)
 
 
 def _chosen(command: F) -> F:
