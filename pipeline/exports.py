@@ -96,7 +96,7 @@ def _txt(transcript: Transcript) -> str:
 
 
 def begins_paragraph(last: Segment, segment: Segment, length: int) -> bool:
-    """Whether a segment begins another paragraph than the segment before it, whose paragraph has `length` characters."""
+    """Whether a segment begins another paragraph than the one before it, whose paragraph has `length` characters."""
     long = length > PARAGRAPH_LENGTH and clean(last.text).endswith((".", "!", "?", "。", "！", "？", "…"))
     return segment.channel != last.channel or segment.start - last.end > PARAGRAPH_GAP or long
 

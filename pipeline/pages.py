@@ -34,7 +34,7 @@ DOUBTS = ("sure", "fairly sure", "unsure", "very unsure")
 def transcript_page(transcript: Transcript, about: About, sound: str | None = None) -> str:
     """The page. `sound`: what the player plays, `embedded(…)` or a link; None: there is no player.
 
-    A link is https://…, http://…, or relative to the page. Raises UsageError for any other, and where Jinja2 is missing.
+    A link is https://…, http://…, or relative to the page. Raises UsageError for others, and where Jinja2 is missing.
     """
     items = layout(transcript)
     style, script = asset("base.css") + asset("transcript.css"), asset("transcript.js")
@@ -109,7 +109,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clock": clock, "clean": clean}
+    environment.filters |= {"clock": clock, "clean": clean, "title_of": title_of}
     environment.globals |= {"flags": FLAGS, "doubts": DOUBTS, "doubtful": DOUBTFUL}
     return environment
 

@@ -1,5 +1,4 @@
-"""How a transcript is laid out to be read: paragraphs, and between them what nobody said or no decoding could read. Pure.
-"""
+"""How a transcript is laid out: paragraphs, and between them where nobody spoke or no decoding could read. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +10,11 @@ from chunking.timeline import Coverage, CoverageSpan, Segment, Span, Transcript
 from pipeline.exports import PARAGRAPH_GAP, begins_paragraph
 from pipeline.typography import clean
 
-SURE, FAIR, UNSURE = 0.8, 0.5, 0.3
-"""Probabilities from which a piece is sure, fairly sure, unsure; below it is very unsure. Whisper's own threshold for
-a whole answer, a mean log-probability of -1 (openai/whisper, transcribe.py), is 0.37."""
+WORD_LIMITS = (0.8, 0.5, 0.3)
+"""Probabilities of a word from which it is sure, fairly sure, unsure; below, it is very unsure."""
+SEGMENT_LIMITS = (0.7, 0.5, 0.37)
+"""The same of a segment's tokens in the mean, which vary less. The last is Whisper's threshold for an answer, a mean
+log-probability of -1 (openai/whisper, transcribe.py)."""
 FINEST = 1 / 2000
 """Share of a recording's length that a strip of it can still show."""
 
@@ -26,13 +27,10 @@ class Piece:
     end: float
     text: str
     probability: float
+    doubt: int
+    """0: sure, to 3: very unsure."""
     spaced: bool = True
     """A space comes before it."""
-
-    @property
-    def doubt(self) -> int:
-        """0: sure, to 3: very unsure."""
-        return sum(self.probability < limit for limit in (SURE, FAIR, UNSURE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +115,19 @@ def _paragraph(segments: Sequence[Segment]) -> Iterator[Paragraph]:
 def _line(segment: Segment) -> Line:
     words = [(w, clean(w.text)) for w in segment.words]
     pieces = tuple(
-        Piece(w.start, w.end, text, w.probability, w.text[:1].isspace() or not i)
+        Piece(w.start, w.end, text, w.probability, _doubt(w.probability, WORD_LIMITS), w.text[:1].isspace() or not i)
         for i, (w, text) in enumerate(words)
         if text
     )
     if not pieces:
-        pieces = (Piece(segment.start, segment.end, clean(segment.text), _probability(segment.avg_logprob)),)
+        mean = _probability(segment.avg_logprob)
+        text = clean(segment.text)
+        pieces = (Piece(segment.start, segment.end, text, mean, _doubt(mean, SEGMENT_LIMITS)),)
     return Line(pieces, segment.flags, segment.language)
+
+
+def _doubt(probability: float, limits: tuple[float, ...]) -> int:
+    return sum(not probability >= limit for limit in limits)
 
 
 def _probability(logprob: float) -> float:

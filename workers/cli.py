@@ -23,6 +23,7 @@ COMMANDS = {
     "search": ("search", "Find where something was said."),
     "export": ("export", "Write transcripts of many jobs as files or tables."),
     "clip": ("clip", "Cut the sound of a recording, or of the least certain segments."),
+    "report": ("report", "Write a page about many jobs, and what of them needs a look."),
     "cancel": ("jobs", "End jobs that have not ended."),
     "retry": ("jobs", "Start jobs again that did not end well."),
     "deliver": ("notices", "Write jobs' files again."),

@@ -60,7 +60,9 @@ def status(job: int | None, label: str | None, watch: bool, as_json: bool, debug
 
 @click.command()
 @click.argument("job", type=int)
-@click.option("--format", "kind", type=click.Choice([*(f.value for f in Format), HTML]), default="txt", show_default=True)
+@click.option(
+    "--format", "kind", type=click.Choice([*(f.value for f in Format), HTML]), default="txt", show_default=True
+)
 @click.option("--sound", default=EMBED, show_default=True, help="With --format html: embed, none, or a link to what the page plays.")  # fmt: skip # noqa: E501
 @DEBUG
 def show(job: int, kind: str, sound: str, debug: bool) -> None:
