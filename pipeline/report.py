@@ -62,7 +62,8 @@ def charts(found: Summary) -> list[Chart]:
     standing = [
         Bars("Length of recordings", "recordings", _marks(DURATIONS_S, span), found.durations, "length"),
         Bars(
-            "Time from submission to end", "recordings", _marks(WAITS_S, span), found.waits, "time", "Waiting included.",
+            "Time from submission to end", "recordings", _marks(WAITS_S, span), found.waits, "time",
+            "Waiting included.",
         ),
         Bars(
             "Speed of single recordings", "recordings", _marks(SPEEDS, lambda x: f"{x:g}×"), found.speeds,
