@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from chunking.errors import PermanentError
+from pipeline import pages
 from pipeline.exports import CONTENT_TYPES, Format
 from pipeline.finish import Finished
 from pipeline.parquet import ParquetPart
@@ -77,7 +79,19 @@ def _rendered(kind: Format, finished: Finished, _sounds: Sounds) -> bytes:
     return finished.render(kind)
 
 
+def _page(finished: Finished, sounds: Sounds) -> bytes:
+    """With the sound, or a word why it is not in there: one recording that is gone must not end an export."""
+    played, trouble = None, ""
+    try:
+        with sounds.of(finished.job) as sound:
+            played = pages.embedded(sound)
+    except PermanentError as e:
+        trouble = f"Without the sound: {e}"
+    return pages.transcript_page(finished.transcript, finished.about, played, trouble=trouble).encode()
+
+
 JOB_FORMATS = {f.value: JobFormat(CONTENT_TYPES[f], partial(_rendered, f)) for f in Format}
+JOB_FORMATS["html"] = JobFormat(pages.CONTENT_TYPE, _page)
 TABLE_FORMATS = {
     "jsonl": TableFormat("application/x-ndjson", JsonlPart),
     "csv": TableFormat("text/csv; charset=utf-8", CsvPart, words=False),

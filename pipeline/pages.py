@@ -31,8 +31,8 @@ BLOCK_S = 60.0
 DOUBTS = ("sure", "fairly sure", "unsure", "very unsure")
 
 
-def transcript_page(transcript: Transcript, about: About, sound: str | None = None) -> str:
-    """The page. `sound`: what the player plays, `embedded(…)` or a link; None: there is no player.
+def transcript_page(transcript: Transcript, about: About, sound: str | None = None, *, trouble: str = "") -> str:
+    """The page. `sound`: what the player plays, `embedded(…)` or a link; None: there is no player. `trouble`: why.
 
     A link is https://…, http://…, or relative to the page. Raises UsageError for others, and where Jinja2 is missing.
     """
@@ -51,6 +51,7 @@ def transcript_page(transcript: Transcript, about: About, sound: str | None = No
         coverage={kind.value: transcript.seconds(kind) for kind in Coverage},
         strips=_strips(transcript),
         sound=sound,
+        trouble=trouble,
         words=len(split_words(transcript.text)),
     )
 

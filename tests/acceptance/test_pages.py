@@ -289,6 +289,10 @@ def test_show_and_report_write_pages_of_a_real_run(
         middle = said[len(said) // 2]
         stand(page, (middle["start"] + middle["end"]) / 2)
         assert page.evaluate(HEARD)["now"] == [middle["text"].strip()]
+    exported = spotscribe("export", job, "--format", "html", "--out", tmp_path / "pages")
+    assert exported.code == 0, exported.stderr
+    (page_file,) = (tmp_path / "pages").glob("*.html")
+    assert page_file.read_text("utf-8").strip() == shown.stdout.strip()
     reported = spotscribe("report", "--out", tmp_path / "report.html")
     assert reported.code == 0, reported.stderr
     for viewport, scheme in ((DESK, "light"), (PHONE, "dark")):
