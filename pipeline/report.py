@@ -44,6 +44,8 @@ def report_page(found: Summary, scope: Scope, now: datetime) -> str:
         coverage=[(k, s, s / seconds if seconds else 0.0) for k, s in found.coverage_s.items()],
         speed=_speed(found),
         recorded=span(found.recorded_s),
+        device=span(found.device_s),
+        cost=_cost(found),
         spans=span,
         shown=shown,
         rows_of=rows_of,
@@ -107,6 +109,14 @@ def _marks(edges: tuple[float, ...], name: Callable[[float], str]) -> tuple[str,
 
 def _names(counts: Sequence[Count]) -> tuple[str, ...]:
     return tuple(c.name.replace("_", " ") or "none" for c in counts)
+
+
+def _cost(found: Summary) -> tuple[str, str] | None:
+    """What it cost, and an hour of recordings; None where no price was told."""
+    if not found.cost:
+        return None
+    each = f"{found.cost * 3600 / found.recorded_s:.4g}" if found.recorded_s else "\u2013"
+    return f"{found.cost:.2f}" if found.cost >= 1 else f"{found.cost:.2g}", each
 
 
 def _speed(found: Summary) -> float | None:

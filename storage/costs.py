@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, case, cast, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Float, case, func, literal, select
 
 from storage.database import day_of
 from storage.jobs import ENDED, WITH_TRANSCRIPT
+from storage.summary import seconds_between
 from storage.tables import Job, Label, WorkerRow
 
 BY = ("label", "day", "model")
@@ -83,7 +84,7 @@ def spent(
 def waste(tx: Connection, *, since: datetime | None = None, price: float | None = None) -> Waste:
     """Of the workers that started since then, and the jobs that ended since."""
     w = WorkerRow
-    alive = _seconds(tx, w.seen_at) - _seconds(tx, w.started_at)
+    alive = seconds_between(w.started_at, w.seen_at)
     rate: Any = w.price_per_hour if price is None else literal(price, Float())
     workers = select(
         func.count(), func.sum(alive), func.sum(w.device_s), func.sum(alive * rate / 3600)
@@ -112,10 +113,3 @@ def total(rows: Sequence[Spent]) -> Spent:
         "total", sum(r.jobs for r in rows), sum(r.audio_s for r in rows), sum(r.device_s for r in rows),
         sum(r.cost for r in rows),
     )  # fmt: skip
-
-
-def _seconds(tx: Connection, moment: Any) -> ColumnElement[float]:
-    """A moment as seconds since 1970."""
-    if tx.dialect.name == "sqlite":
-        return (func.julianday(moment) - 2440587.5) * 86400.0
-    return cast(func.extract("epoch", moment), Float)

@@ -80,6 +80,10 @@ class Summary:
     """Those that did not end well, most first."""
     recorded_s: float
     """Of the recordings whose length is known."""
+    device_s: float
+    """Of the device, that accepted results took."""
+    cost: float
+    """At the price of the workers that spent them; 0 where none was told."""
     transcripts: int
     words: int
     first: datetime | None
@@ -135,6 +139,8 @@ def summary(tx: Connection, scope: Scope, *, doubtful: Sequence[str], most: int 
         states=_states(tx, mine),
         ends=_ends(tx, mine),
         recorded_s=float(whole.recorded_s),
+        device_s=float(whole.device_s),
+        cost=float(whole.cost),
         transcripts=texts.n,
         words=int(texts.words),
         first=whole.first,
@@ -164,7 +170,10 @@ def _mine(scope: Scope) -> ColumnElement[bool]:
 
 def _whole(tx: Connection, mine: ColumnElement[bool]) -> Any:
     first, last = func.min(Job.created_at).label("first"), func.max(Job.finished_at).label("last")
-    return tx.execute(select(_sum(Job.duration_s).label("recorded_s"), first, last).where(mine)).one()
+    sums = (_sum(column).label(name) for name, column in (
+        ("recorded_s", Job.duration_s), ("device_s", Job.device_s), ("cost", Job.cost),
+    ))  # fmt: skip
+    return tx.execute(select(*sums, first, last).where(mine)).one()
 
 
 def _texts(tx: Connection, mine: ColumnElement[bool]) -> Any:
