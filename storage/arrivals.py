@@ -16,8 +16,9 @@ from sqlalchemy import Connection, and_, bindparam, case, exists, false, func, o
 from sqlalchemy.orm import aliased
 
 from chunking.errors import Code
-from storage.database import now_plus, start_of_day, upsert
+from storage.database import upsert
 from storage.jobs import ENDED, MediaObject
+from storage.moments import now_plus, start_of_day
 from storage.sources import Source
 from storage.tables import Arrival, Errand, Job, Output, Recording, SourceRow
 

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, or_, select, update
 
 from chunking.errors import Code
 from storage import leases
-from storage.database import now_plus, upsert
+from storage.database import upsert
 from storage.leases import SUSPECT_CRASHES, Lease
+from storage.moments import now_plus
 from storage.sources import rest_s
 from storage.tables import BucketRow, Job, Recording
 from storage.urls import bucket_of, s3_url

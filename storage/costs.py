@@ -9,9 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Float, case, func, literal, select
 
-from storage.database import day_of
 from storage.jobs import ENDED, WITH_TRANSCRIPT
-from storage.summary import seconds_between
+from storage.moments import day_of, seconds_between
 from storage.tables import Job, Label, WorkerRow
 
 BY = ("label", "day", "model")

@@ -1,6 +1,6 @@
-"""One engine for SQLite (one machine) and Postgres (a fleet), its transactions, and the database's own clock.
+"""One engine for SQLite (one machine) and Postgres (a fleet), its transactions and its schema.
 
-All decisions about leases use the database's time: workers' clocks may be hours off.
+All decisions about leases use the database's time (moments.py): workers' clocks may be hours off.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, DateTime, Engine, Float, Text, create_engine, event, inspect, literal, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
 from chunking.errors import DatabaseAway, UsageError
 
@@ -33,77 +31,6 @@ so that the rows it locked are free before their lease is over."""
 LOCK_S = 30
 KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 """A connection whose other end is gone without a word ends after some 20 s (libpq's parameters; the last in ms)."""
-
-
-class now_plus(FunctionElement[Any]):  # noqa: N801 (it reads as the SQL function that it is)
-    """The database's time, so many seconds from now."""
-
-    type = DateTime(timezone=True)
-    inherit_cache = True
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        super().__init__(literal(float(seconds), Float()))
-
-
-@compiles(now_plus, "sqlite")
-def _sqlite_now(element: now_plus, compiler: Any, **kw: Any) -> str:
-    return f"strftime('%Y-%m-%d %H:%M:%f', 'now', ({compiler.process(element.clauses, **kw)}) || ' seconds')"
-
-
-@compiles(now_plus, "postgresql")
-def _postgres_now(element: now_plus, compiler: Any, **kw: Any) -> str:
-    return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
-
-
-class start_of_day(FunctionElement[Any]):  # noqa: N801 (as above)
-    """Midnight, UTC, of the database's day."""
-
-    type = DateTime(timezone=True)
-    inherit_cache = True
-
-
-@compiles(start_of_day, "sqlite")
-def _sqlite_day(element: start_of_day, compiler: Any, **kw: Any) -> str:
-    return "strftime('%Y-%m-%d 00:00:00.000', 'now')"
-
-
-@compiles(start_of_day, "postgresql")
-def _postgres_day(element: start_of_day, compiler: Any, **kw: Any) -> str:
-    return "date_trunc('day', clock_timestamp(), 'UTC')"
-
-
-class day_of(FunctionElement[Any]):  # noqa: N801 (as above)
-    """A time's day in UTC, as 2026-12-01."""
-
-    type = Text()
-    inherit_cache = True
-
-
-@compiles(day_of, "sqlite")
-def _sqlite_day_of(element: day_of, compiler: Any, **kw: Any) -> str:
-    return f"substr({compiler.process(element.clauses, **kw)}, 1, 10)"
-
-
-@compiles(day_of, "postgresql")
-def _postgres_day_of(element: day_of, compiler: Any, **kw: Any) -> str:
-    return f"to_char({compiler.process(element.clauses, **kw)} AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
-
-
-class instant(FunctionElement[Any]):  # noqa: N801 (as above)
-    """A time such that it can be compared with another: SQLite compares texts, of three decimals or six."""
-
-    type = DateTime(timezone=True)
-    inherit_cache = True
-
-
-@compiles(instant, "sqlite")
-def _sqlite_instant(element: instant, compiler: Any, **kw: Any) -> str:
-    return f"strftime('%Y-%m-%d %H:%M:%f', {compiler.process(element.clauses, **kw)})"
-
-
-@compiles(instant, "postgresql")
-def _postgres_instant(element: instant, compiler: Any, **kw: Any) -> str:
-    return str(compiler.process(element.clauses, **kw))
 
 
 class Database:

@@ -10,9 +10,9 @@ from sqlalchemy.exc import IntegrityError
 
 from chunking.errors import TransientError
 from storage import errands, leases
-from storage.database import now_plus
 from storage.errands import Due
 from storage.leases import Lease
+from storage.moments import now_plus
 from storage.tables import Arrival, Errand, Job, Output, Recording, SourceRow
 
 

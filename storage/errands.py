@@ -19,8 +19,9 @@ from sqlalchemy import Connection, and_, bindparam, case, exists, not_, or_, sel
 
 from chunking.errors import LeaseLost
 from storage import leases
-from storage.database import now_plus, upsert
+from storage.database import upsert
 from storage.leases import Lease, unheld
+from storage.moments import now_plus
 from storage.receivers import GIVE_UP_S, receiver_of
 from storage.tables import Errand, Job, Label, Output, Recording
 

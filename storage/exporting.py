@@ -32,8 +32,9 @@ from sqlalchemy import (
 )  # fmt: skip
 
 from chunking.errors import UsageError
-from storage.database import Database, day_of, instant, now_plus, upsert
+from storage.database import Database, upsert
 from storage.jobs import ENDED
+from storage.moments import day_of, instant, now_plus
 from storage.tables import Export, ExportedJob, ExportPart, Job, Label, SegmentRow, TranscriptRow
 
 JOB_WORDS = 50

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, case, func, or_, select, update
 
-from storage.database import now_plus, upsert
+from storage.database import upsert
 from storage.jobs import ENDED
+from storage.moments import now_plus
 from storage.tables import Arrival, Checkpoint, EngineLimit, Errand, Job, Label, Output, ShardRow, WorkerRow
 
 SEEN_S = 30.0

@@ -16,8 +16,8 @@ from sqlalchemy.orm import aliased
 
 from chunking.errors import Code
 from storage import errands, leases, recordings
-from storage.database import now_plus
 from storage.leases import Lease
+from storage.moments import now_plus
 from storage.tables import Job, Output, Recording, ShardRow, TranscriptRow
 
 ENDED = ("done", "partial", "rejected", "failed", "cancelled")

@@ -26,7 +26,8 @@ from sqlalchemy import Connection, SQLColumnExpression, Table, and_, bindparam, 
 from sqlalchemy.exc import DBAPIError
 
 from chunking.errors import LeaseLost, TransientError
-from storage.database import Database, now_plus
+from storage.database import Database
+from storage.moments import now_plus
 from storage.tables import Errand, Job, Output, ShardRow, WorkerRow
 
 LEASE_S = 20.0

@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 
 from storage import errands, leases
-from storage.database import now_plus, upsert
+from storage.database import upsert
 from storage.jobs import TRY_AGAIN_S, WITH_TRANSCRIPT
 from storage.leases import Lease, unheld
+from storage.moments import now_plus
 from storage.tables import Job, Output, Recording
 
 AT_ONCE = 500

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, func, select, update
 
 from chunking.errors import Code, PermanentError
 from storage import errands, jobs, plans
-from storage.database import now_plus
 from storage.jobs import Verdict
 from storage.leases import SUSPECT_CRASHES, Lease, Step
+from storage.moments import now_plus
 from storage.tables import Job, WorkerRow
 
 CRASHES = 3

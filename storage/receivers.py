@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, case, exists, null, or_, select, update
 
-from storage.database import now_plus
+from storage.moments import now_plus
 from storage.tables import DUE, LATER, Errand
 from storage.urls import bucket_of
 

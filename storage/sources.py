@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, or_, select, update
 
-from storage.database import now_plus, upsert
+from storage.database import upsert
 from storage.jobs import JobOptions
+from storage.moments import now_plus
 from storage.tables import SourceRow
 
 REST_S, LONGEST_REST_S = 5.0, 900.0

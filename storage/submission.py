@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from storage import buckets, errands
-from storage.database import now_plus, upsert
+from storage.database import upsert
 from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, MediaObject
 from storage.leases import unheld
+from storage.moments import now_plus
 from storage.tables import Checkpoint, Job, Label, Output, Recording, ShardRow
 
 AT_ONCE = 500

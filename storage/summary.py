@@ -12,11 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Float, and_, case, cast, distinct, func, or_, select, true
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
-from storage.database import instant
 from storage.jobs import ENDED
+from storage.moments import instant, seconds_between
 from storage.tables import CoverageRow, Job, Label, Recording, SegmentRow, TranscriptRow
 
 DURATIONS_S = (10.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0)
@@ -106,25 +104,6 @@ class Summary:
     segments: int
     flags: tuple[Count, ...]
     doubted: tuple[Doubted, ...]
-
-
-class seconds_between(FunctionElement[Any]):  # noqa: N801 (it reads as the SQL function that it is)
-    """From one time to another, in seconds."""
-
-    type = Float()
-    inherit_cache = True
-
-
-@compiles(seconds_between, "sqlite")
-def _sqlite_between(element: seconds_between, compiler: Any, **kw: Any) -> str:
-    start, end = (compiler.process(c, **kw) for c in element.clauses)
-    return f"((julianday({end}) - julianday({start})) * 86400.0)"
-
-
-@compiles(seconds_between, "postgresql")
-def _postgres_between(element: seconds_between, compiler: Any, **kw: Any) -> str:
-    start, end = (compiler.process(c, **kw) for c in element.clauses)
-    return f"CAST(extract(epoch FROM ({end} - {start})) AS float)"
 
 
 def summary(tx: Connection, scope: Scope, *, doubtful: Sequence[str], most: int = 20) -> Summary:

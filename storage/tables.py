@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from storage.database import now_plus
+from storage.moments import now_plus
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

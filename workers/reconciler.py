@@ -19,8 +19,9 @@ from chunking.errors import PermanentError, TransientError
 from pipeline import admission
 from pipeline.finish import sweep
 from storage import errands, fleet, leases, receivers
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.leases import Step
+from storage.moments import now_plus
 from storage.objects import ObjectStore
 from storage.quarantine import quarantine
 from workers.celery_app import CPU, gpu

@@ -11,9 +11,10 @@ from sqlalchemy import Connection, select, update
 from chunking.errors import Code
 from storage import buckets, fleet, jobs, leases, submission
 from storage.buckets import Rest
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.jobs import JobOptions, MediaObject
 from storage.leases import Step
+from storage.moments import now_plus
 from storage.sources import LONGEST_REST_S, REST_S
 from storage.tables import BucketRow, Job
 

@@ -14,10 +14,11 @@ from sqlalchemy import Connection, event, func, select, text, update
 from chunking.errors import Code, LeaseLost, TransientError
 from pipeline.notices import notice_of
 from storage import departures, errands, jobs, leases, outputs, receivers, submission
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.errands import Wanted
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Lease, Step
+from storage.moments import now_plus
 from storage.outputs import WantedOutput
 from storage.quarantine import quarantine
 from storage.submission import Request

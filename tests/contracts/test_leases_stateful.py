@@ -33,9 +33,10 @@ from sqlalchemy import Connection, delete, select, text, update
 from chunking.errors import Code, LeaseLost, PermanentError, TransientError
 from chunking.timeline import Chunk, ChunkResult, Plan, Segment, Shard, Span
 from storage import checkpoints, jobs, leases, plans, submission
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.jobs import ENDED, JobOptions, MediaObject, Verdict
 from storage.leases import SUSPECT_CRASHES, Lease, Step
+from storage.moments import now_plus
 from storage.submission import Request
 from storage.tables import Checkpoint, Job, Recording, ShardRow
 

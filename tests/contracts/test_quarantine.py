@@ -10,10 +10,11 @@ from sqlalchemy import Table, select, text, update
 
 from chunking.errors import Code
 from storage import checkpoints, fleet, jobs, leases, outputs, plans, submission
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.fleet import Backlog, JobProgress, Worker
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Lease, Step
+from storage.moments import now_plus
 from storage.outputs import WantedOutput
 from storage.quarantine import MOST_SOLO, SOLO_IN_A_STORM, quarantine
 from storage.submission import Request

@@ -18,9 +18,9 @@ from sqlalchemy import select, update
 from pipeline.notices import address_of
 from storage import errands, jobs, sources
 from storage.aws import AwsOptions, aws_client
-from storage.database import now_plus
 from storage.errands import Wanted
 from storage.jobs import JobOptions
+from storage.moments import now_plus
 from storage.sources import SourceSettings
 from storage.tables import Arrival, Errand, Job, Output
 from storage.urls import bucket_and_key
