@@ -20,7 +20,7 @@ from chunking.timeline import ChunkResult, Plan, Segment, Transcript, seconds_by
 from pipeline.exports import CONTENT_TYPES, About, Format, render
 from pipeline.languages import MULTI
 from pipeline.telemetry import Tally
-from storage import checkpoints, jobs, leases, outputs, plans, recordings
+from storage import checkpoints, jobs, leases, outputs, plans, recordings, search
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.destinations import Destinations
@@ -66,6 +66,8 @@ class Finisher:
                 keys = plans.object_keys(tx, lease.id)
             transcript = assemble(job, plan, results)
             state, verdict = ending(job, plan, results, transcript)
+            with self._db.transaction() as tx:  # its own: a new word in hand holds up all others who have it
+                search.know(tx, (s.text for s in transcript.segments))
             try:
                 with self._db.transaction() as tx:
                     leases.hold(tx, lease)

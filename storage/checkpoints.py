@@ -18,7 +18,7 @@ from chunking.timeline import (
     Transcript,
     Word,
 )
-from storage import leases, search
+from storage import leases
 from storage.database import upsert
 from storage.leases import Lease
 from storage.records import from_record, to_record
@@ -126,7 +126,6 @@ def write_transcript(tx: Connection, transcript: Transcript, made: Made) -> int:
     inserted = tx.execute(_INSERT, row).scalar_one()
     if t.segments:
         tx.execute(insert(SegmentRow), [_segment_row(inserted, i, s) for i, s in enumerate(t.segments)])
-        search.know(tx, (clean(s.text) for s in t.segments))
     if t.coverage:
         tx.execute(insert(CoverageRow), [_coverage_row(inserted, i, c) for i, c in enumerate(t.coverage)])
     return int(inserted)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.exports import SCHEMA_VERSION
 from tests.acceptance.command import PROGRAM, query, run, spotscribe
 from tests.conftest import joined, read_16k, write_wav
 
@@ -74,7 +75,7 @@ def test_done_is_not_done_again_and_lost_files_are_written_again(home: Path, tmp
     outputs = first.files[fox.name]["outputs"]
     assert sorted(outputs) == ["json", "srt", "txt", "vtt"]
     document = json.loads(Path(outputs["json"]).read_text())
-    assert document["schema_version"] == "1.1"
+    assert document["schema_version"] == SCHEMA_VERSION
     assert document["job"]["created_at"].endswith("+00:00")
     assert Path(outputs["vtt"]).read_text().startswith("WEBVTT")
     Path(outputs["srt"]).unlink()

@@ -18,7 +18,7 @@ from storage.checkpoints import Made
 from storage.database import Database
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
-from storage.search import Hit, Search, fts5, search
+from storage.search import Hit, Search, fts5, know, search
 from storage.submission import Request
 
 
@@ -31,6 +31,7 @@ def told(database: Database, name: str, said: Sequence[str], language: str = "en
         (lease,) = leases.claim(tx, Step.PREPARE, "w")
         plans.store_plan(tx, lease, Plan(made.duration, 1, ()), [])
         (last,) = leases.claim(tx, Step.FINISH, "w")
+        know(tx, said)
         row = checkpoints.write_transcript(tx, made, Made(name, "d", "m", "int8", "transcribe"))
         jobs.end_job(tx, last, "done", Verdict(Code.OK), transcript_id=row, language=language)
     return lease.id

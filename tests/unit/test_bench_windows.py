@@ -8,12 +8,12 @@ from tests.benchmarks.bench_windows import WAYS, main
 
 
 def test_two_ways_on_the_clips_of_a_package(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--ways", "as it is", "all 30 s"])
+    main(["--ways", "usual", "all-30"])
     head, _, names, _, first, second = capsys.readouterr().out.strip().splitlines()
     assert "3 recordings" in head
     assert "WER" in names
     ours, full = ([x.strip() for x in row.strip("|").split("|")] for row in (first, second))
-    assert (ours[0], full[0]) == ("as it is", "all 30 s")
+    assert (ours[0], full[0]) == ("usual", "all-30")
     assert max(float(ours[1]), float(full[1])) < 0.7  # counting is written in figures
     assert ours[3] == full[3] == "0"
     assert float(ours[7]) == 10.0 * int(ours[6])
