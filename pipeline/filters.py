@@ -20,7 +20,7 @@ from storage.urls import quoted
 
 TEXTS = frozenset(f".{f}" for f in Format)
 """What we write ourselves, and sidecars: no recording has such a name, whatever is included."""
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -86,7 +86,7 @@ class Filter:
 
 
 def parse_duration(text: str) -> float:
-    """`30s`, `5m`, `2h`, `1d`, `45` → seconds. Raises UsageError."""
+    """`30s`, `5m`, `2h`, `1d`, `4w`, `1y` (365 days), `45` → seconds. Raises UsageError."""
     number, unit = _measure(text)
     if number is None or unit not in SECONDS:
         raise UsageError(f"{text!r} is no duration: 30s, 5m, 2h, 1d, or seconds")

@@ -20,7 +20,7 @@ from chunking.timeline import ChunkResult, Plan, Segment, Transcript, seconds_by
 from pipeline.exports import CONTENT_TYPES, About, Format, render
 from pipeline.languages import MULTI
 from pipeline.telemetry import Tally
-from storage import checkpoints, jobs, leases, outputs, plans, recordings, search
+from storage import checkpoints, jobs, leases, outputs, plans, recordings, search, submission
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.destinations import Destinations
@@ -108,6 +108,7 @@ class Finisher:
                     failed[output] = e
             with self._db.transaction() as tx:
                 outputs.written(tx, done)
+            self._take_back([output.url for output, _, _ in done])
         return failed
 
     def deliver_leased(self, lease: Lease) -> None:
@@ -126,8 +127,19 @@ class Finisher:
                 outputs.failed(tx, lease, str(e))
             return
         digest = hashlib.sha256(content).hexdigest()
-        with self._db.transaction() as tx:
-            outputs.delivered(tx, lease, len(content), digest)
+        try:
+            with self._db.transaction() as tx:
+                outputs.delivered(tx, lease, len(content), digest)
+        except LeaseLost:
+            self._take_back([wanted.url])
+            raise
+
+    def _take_back(self, urls: Sequence[str]) -> None:
+        """A job may have been purged while its files were written: then they must not stay."""
+        with self._db.reading() as tx:
+            unwanted = outputs.unwanted(tx, urls)
+        for url in unwanted:
+            self._destinations.remove(url)
 
     def render(self, of: int, kind: Format) -> bytes:
         """An ended job's transcript as a file's content. Raises PermanentError where there is none."""
@@ -182,14 +194,16 @@ class Finisher:
 
 
 def sweep(database: Database, store: ObjectStore) -> int:
-    """Delete the audio in work of jobs that have ended: what kills, errors and cancelled jobs left. How many objects.
+    """Delete the audio in work of jobs that have ended, or are purged: what kills, errors and cancelled jobs left. How
+    many objects.
 
     An attempt that begins after the look writes under keys of its own (they carry its fence), so none of its is hit.
     """
     found = [(int(job), key) for key in store.keys("shards/") if (job := key.split("/")[1]).isdecimal()]
     with database.reading() as tx:
-        ended = jobs.ended(tx, sorted({job for job, _ in found}))
-    gone = [key for job, key in found if job in ended]
+        mine = sorted({job for job, _ in found})
+        needed = submission.existing(tx, mine) - jobs.ended(tx, mine)
+    gone = [key for job, key in found if job not in needed]
     for key in gone:
         store.delete(key)
     return len(gone)

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, exists, false, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, exists, false, func, null, or_, select, update
 from sqlalchemy.orm import aliased
 
 from chunking.errors import Code
 from storage.database import upsert
-from storage.jobs import ENDED, MediaObject
+from storage.jobs import ENDED, MediaObject, digest_of
 from storage.moments import now_plus, start_of_day
 from storage.sources import Source
 from storage.tables import Arrival, Errand, Job, Output, Recording, SourceRow
@@ -88,6 +88,8 @@ def record(tx: Connection, source: Source, seen: Sequence[Seen]) -> int:
     count = 0
     for part in _parts(sorted(seen, key=lambda s: s.media.identity)):  # in order: two ingesters must not deadlock
         each = {s.media.identity: s for s in part}
+        for identity in _forgotten(tx, list(each)):
+            del each[identity]
         insert = upsert(tx, Arrival).on_conflict_do_nothing().returning(Arrival.identity)
         fresh = set(tx.execute(insert, [_row(source, s) for s in each.values()]).scalars())
         count += len(fresh) + _again(tx, source, {i: s for i, s in each.items() if i not in fresh})
@@ -102,6 +104,8 @@ class _Known:
     identity: str
     modified_s: int
     overtaken: int
+    forgotten: bool
+    """It was purged: whatever lies there, it is not taken again."""
     lost: bool
     """The ledger has it for gone or superseded, or held at a source that is removed, and there it lies."""
 
@@ -114,17 +118,22 @@ def _known(tx: Connection, identities: Sequence[str]) -> dict[str, _Known]:
         and_(Arrival.state == "held", SourceRow.state == "removed"),
     )
     a = Arrival
-    rows = select(a.id, a.identity, a.modified_s, a.overtaken, func.coalesce(lost, false()).label("lost"))
+    digests = {digest_of(i): i for i in identities}
+    rows = select(a.id, a.identity, a.url, a.modified_s, a.overtaken, func.coalesce(lost, false()).label("lost"))
     rows = rows.join(SourceRow, SourceRow.id == a.source_id).outerjoin(Job, Job.id == a.job_id)
     rows = rows.outerjoin(Recording, Recording.id == Job.recording_id)
     rows = rows.outerjoin(newer, newer.id == Recording.superseded_by)
-    found = tx.execute(rows.where(a.identity.in_(identities)))
-    return {r.identity: _Known(r.id, r.identity, r.modified_s, r.overtaken, bool(r.lost)) for r in found}
+    found = tx.execute(rows.where(a.identity.in_({*identities, *digests})))
+    known = [
+        _Known(r.id, digests.get(r.identity, r.identity), r.modified_s, r.overtaken, not r.url, bool(r.lost))
+        for r in found
+    ]
+    return {k.identity: k for k in known}
 
 
 def _is_news(known: _Known, seen: Seen) -> bool:
     """Written again, or there although it had gone. What an event alone told of is not there."""
-    return not seen.overtaken and (seen.modified_s > known.modified_s or known.lost)
+    return not known.forgotten and not seen.overtaken and (seen.modified_s > known.modified_s or known.lost)
 
 
 def _again(tx: Connection, source: Source, seen: Mapping[str, Seen]) -> int:
@@ -145,6 +154,44 @@ def _again(tx: Connection, source: Source, seen: Mapping[str, Seen]) -> int:
         told = {name: new[name] for name in ("source_id", "modified_s", "sidecar", "note", "overtaken")}
         count += tx.execute(row.values(state="held", **told)).rowcount
     return count
+
+
+def forget(tx: Connection, which: Any) -> int:
+    """Of these arrivals no more is kept than a digest, by which the ledger knows the object again. How many."""
+    a = Arrival
+    rows = tx.execute(select(a.id, a.identity).where(which, a.url != "").order_by(a.id).with_for_update()).all()
+    table: Any = a.__table__
+    if rows:
+        change = update(table).where(table.c.id == bindparam("row")).values(**_NOTHING, identity=bindparam("digest"))
+        tx.execute(change, [{"row": r.id, "digest": digest_of(r.identity)} for r in rows])
+    return len(rows)
+
+
+def forget_moved(tx: Connection, jobs: Sequence[int]) -> None:
+    """Recordings of these jobs that were moved are known by digest where they are now: they are not taken there."""
+    moved = select(Arrival.source_id, Errand.place, Recording.version).distinct()
+    moved = moved.join(Job, Job.id == Errand.job_id).join(Recording, Recording.id == Job.recording_id)
+    moved = moved.join(Arrival, Arrival.job_id == Job.id)
+    rows = tx.execute(moved.where(Errand.job_id.in_(jobs), Errand.place.is_not(None))).all()
+    if rows:
+        fresh = [
+            {**_NOTHING, "source_id": r.source_id, "identity": digest_of(MediaObject(r.place, r.version, 0).identity)}
+            for r in rows
+        ]
+        tx.execute(upsert(tx, Arrival).on_conflict_do_nothing(), fresh)
+
+
+_NOTHING = {
+    "url": "", "version": "", "size_bytes": 0, "modified_s": 0, "sidecar": null(), "note": None, "job_id": None,
+    "state": "ended", "admitted_at": None,
+}  # fmt: skip
+"""What is left of an arrival that is forgotten."""
+
+
+def _forgotten(tx: Connection, identities: Sequence[str]) -> list[str]:
+    digests = {digest_of(i): i for i in identities}
+    rows = select(Arrival.identity).where(Arrival.identity.in_(digests), Arrival.url == "")
+    return [digests[d] for d in tx.execute(rows).scalars()]
 
 
 def waiting(tx: Connection) -> list[int]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, case, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import aliased
 
-from chunking.errors import Code
+from chunking.errors import Code, PermanentError
 from storage import errands, leases, recordings
 from storage.leases import Lease
 from storage.moments import now_plus
@@ -33,6 +33,11 @@ TRY_AGAIN_S = 10.0
 """How long work rests after an error that may pass."""
 
 
+def digest_of(identity: str) -> str:
+    """What stands for an identity where it is too long, or must not be readable any more. Of itself it is itself."""
+    return identity if identity.startswith("sha256:") else f"sha256:{hashlib.sha256(identity.encode()).hexdigest()}"
+
+
 @dataclass(frozen=True, slots=True)
 class MediaObject:
     """A media object that somebody wants transcribed. `version`: what changes when its bytes do."""
@@ -45,7 +50,7 @@ class MediaObject:
     def identity(self) -> str:
         """What is unique to these bytes at this place; of bounded length, since an index takes no more."""
         named = f"{self.url}#{self.version}"
-        return named if len(named) <= LONGEST else f"sha256:{hashlib.sha256(named.encode()).hexdigest()}"
+        return named if len(named) <= LONGEST else digest_of(named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,8 @@ class JobView:
     finished_at: datetime | None
     superseded: bool
     """Other bytes lie at its URL by now."""
+    purged_at: datetime | None
+    """When its result was deleted."""
 
     @property
     def ended(self) -> bool:
@@ -142,7 +149,7 @@ def view(tx: Connection, job: int) -> JobView:
 
 
 def views(tx: Connection, jobs: Sequence[int]) -> list[JobView]:
-    """Those jobs, in the order asked for."""
+    """Those jobs, in the order asked for. Raises PermanentError where one of them is not there any more."""
     found: dict[int, JobView] = {}
     for first in range(0, len(jobs), 500):
         for r in tx.execute(_view_query(), {"jobs": jobs[first : first + 500]}):
@@ -154,6 +161,8 @@ def views(tx: Connection, jobs: Sequence[int]) -> list[JobView]:
                     "superseded": bool(r.superseded),
                 }
             )
+    if gone := set(jobs) - found.keys():
+        raise PermanentError(f"job {min(gone)} is not there any more: it was purged")
     return [found[j] for j in jobs]
 
 
@@ -272,7 +281,7 @@ def _view_query() -> Any:
     return select(
         j.id, Recording.url, Recording.version, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error,
         j.options, j.language, j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
-        j.priority, j.meta.label("meta"), j.created_at, j.finished_at,
+        j.priority, j.meta.label("meta"), j.created_at, j.finished_at, j.purged_at,
         Recording.superseded_by.is_not(None).label("superseded"),
     ).join(Recording, Recording.id == j.recording_id).where(j.id.in_(bindparam("jobs", expanding=True)))  # fmt: skip
 

@@ -60,7 +60,8 @@ class LocalStore:
             path.parent.rmdir()
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        for path in sorted(self.root.rglob("*")):
+        folder = self.root / prefix.rpartition("/")[0]
+        for path in sorted(folder.rglob("*")):
             key = path.relative_to(self.root).as_posix()
             if path.is_file() and key.startswith(prefix):
                 yield key

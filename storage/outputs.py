@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from chunking.errors import LeaseLost
 from storage import errands, leases
 from storage.database import upsert
 from storage.jobs import TRY_AGAIN_S, WITH_TRANSCRIPT
@@ -95,9 +96,22 @@ def _recording_url(tx: Connection, job: int) -> str:
     return tx.execute(found).scalar_one()
 
 
+def unwanted(tx: Connection, urls: Sequence[str]) -> list[str]:
+    """Those of these places that no transcript is to be at: what was written there meanwhile must go."""
+    found: list[str] = []
+    for first in range(0, len(urls), AT_ONCE):
+        part = urls[first : first + AT_ONCE]
+        kept = select(Output.url).where(Output.url.in_(part), Output.state != "failed")
+        wanted = set(tx.execute(kept).scalars())
+        found += [url for url in part if url not in wanted]
+    return found
+
+
 def of_lease(tx: Connection, lease: Lease) -> WantedOutput:
-    """The leased file."""
-    row = tx.execute(select(Output.job_id, Output.format, Output.url).where(Output.id == lease.id)).one()
+    """The leased file. Raises LeaseLost where it is gone."""
+    row = tx.execute(select(Output.job_id, Output.format, Output.url).where(Output.id == lease.id)).first()
+    if row is None:
+        raise LeaseLost()
     return WantedOutput(row.job_id, row.format, row.url)
 
 
@@ -148,7 +162,9 @@ def again(tx: Connection, jobs: Sequence[int]) -> int:
 
 def _end(tx: Connection, lease: Lease, **values: Any) -> None:
     job = select(Output.job_id).where(Output.id == lease.id).scalar_subquery()
-    owner = tx.execute(select(Job.id).where(Job.id == job).with_for_update(key_share=True)).scalar_one()
+    owner = tx.execute(select(Job.id).where(Job.id == job).with_for_update(key_share=True)).scalar()
+    if owner is None:  # purged
+        raise LeaseLost()
     leases.end(tx, lease, **values)
     errands.settle(tx, [owner])
 

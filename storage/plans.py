@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, update
 
-from chunking.errors import SpotscribeError, TransientError, UsageError
+from chunking.errors import LeaseLost, SpotscribeError, TransientError, UsageError
 from chunking.timeline import Plan, Shard, Span
 from storage import leases
 from storage.jobs import TRY_AGAIN_S, JobOptions, Verdict
@@ -49,8 +49,10 @@ def store_plan(
 
 
 def shard_of(tx: Connection, lease: Lease) -> tuple[int, str, Shard]:
-    """The leased shard: its job, where its audio lies, and how it is cut."""
-    row = tx.execute(_SHARD, {"shard": lease.id}).one()
+    """The leased shard: its job, where its audio lies, and how it is cut. Raises LeaseLost where it is gone."""
+    row = tx.execute(_SHARD, {"shard": lease.id}).first()
+    if row is None:
+        raise LeaseLost()
     return row.job_id, row.object_key, from_record(Shard, row.plan)
 
 
@@ -123,5 +125,7 @@ def set_language(tx: Connection, job: int, language: str, probability: float) ->
     """The job's language: the first answer stands, so that all shards and a resumed run agree."""
     first = update(Job).where(Job.id == job, Job.language.is_(None))
     tx.execute(first.values(language=language, language_probability=probability))
-    row = tx.execute(select(Job.language, Job.language_probability).where(Job.id == job)).one()
+    row = tx.execute(select(Job.language, Job.language_probability).where(Job.id == job)).first()
+    if row is None:  # purged: nobody will ask
+        return language, probability
     return row.language or language, row.language_probability or probability

@@ -14,12 +14,12 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, delete, func, select, text
 
 from chunking.errors import UsageError
-from storage.database import upsert
+from storage.database import Database, upsert
 from storage.published import UNSPACED, has_trigrams
-from storage.tables import Term
+from storage.tables import SegmentRow, Term
 
 MARK = "**"
 """Before and after each word of a snippet that was looked for."""
@@ -86,6 +86,27 @@ def know(tx: Connection, texts: Iterable[str]) -> None:
     for first in range(0, len(terms), AT_ONCE):
         rows = [{"term": term} for term in terms[first : first + AT_ONCE]]
         tx.execute(upsert(tx, Term).values(rows).on_conflict_do_nothing())
+
+
+def forget_unsaid(database: Database) -> int:
+    """Forget the words that no segment has any more; how many. Looks through all that was ever said."""
+    with database.reading() as tx:
+        unsaid = set(tx.execute(select(Term.term)).scalars())
+        last = tx.execute(select(func.max(SegmentRow.transcript_id))).scalar() or 0
+        for first in range(0, last + 1, AT_ONCE):
+            unsaid -= _said(tx, SegmentRow.transcript_id.between(first, first + AT_ONCE - 1))
+    words_left = sorted(unsaid)
+    for first in range(0, len(words_left), AT_ONCE):
+        with database.transaction() as tx:
+            tx.execute(delete(Term).where(Term.term.in_(words_left[first : first + AT_ONCE])))
+    with database.transaction() as tx:  # what was said since we looked
+        again = _said(tx, SegmentRow.transcript_id > last) & unsaid
+        know(tx, again)
+    return len(unsaid) - len(again)
+
+
+def _said(tx: Connection, which: Any) -> set[str]:
+    return {word for said in tx.execute(select(SegmentRow.text).where(which)).scalars() for word in words(said)}
 
 
 def fts5(query: str) -> str:

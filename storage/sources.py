@@ -55,6 +55,17 @@ class SourceSettings:
     """Audio that is taken a day (UTC). None: no limit."""
     at_once: int = 500
     """Recordings of it that may be in the queue: its share, so that the others' are not far behind."""
+    keep_work_s: float | None = None
+    """How long audio in work and checkpoints stay after a job's end (pipeline/retention.py). None: always."""
+    keep_results_s: float | None = None
+    """The same of transcripts."""
+    keep_recordings_s: float | None = None
+    """The same of all that is known of a recording."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything of it is to go some day."""
+        return any(s is not None for s in (self.keep_work_s, self.keep_results_s, self.keep_recordings_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,18 @@ def refused(tx: Connection, source: Source, why: str) -> float:
 def complain(tx: Connection, source: int, why: str) -> None:
     """Something else is wrong with it."""
     tx.execute(update(SourceRow).where(SourceRow.id == source).values(problem=why))
+
+
+def claim_purge(tx: Connection, source: Source, every_s: float) -> bool:
+    """Whether it is our turn to carry out its retention: nobody did within `every_s`."""
+    s = SourceRow
+    due = (s.id == source.id, or_(s.purged_at.is_(None), s.purged_at <= now_plus(-every_s)))
+    return tx.execute(update(s).where(*due).values(purged_at=now_plus()).returning(s.id)).first() is not None
+
+
+def purge_soon(tx: Connection, source: Source) -> None:
+    """There is more to be deleted than was."""
+    tx.execute(update(SourceRow).where(SourceRow.id == source.id).values(purged_at=None))
 
 
 def rest_s(refusals: int) -> float:

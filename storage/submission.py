@@ -51,7 +51,7 @@ def submit(tx: Connection, media: MediaObject, options: JobOptions, *, force: bo
 def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions, request: Request) -> list[Submitted]:
     """A job for each recording, in their order. The same recording and options again is the same job.
 
-    One that failed, or was rejected for reasons of the moment, starts again.
+    One that failed, was rejected for reasons of the moment, or whose result was purged, starts again.
     """
     recordings = _recordings(tx, media)
     ids = [recordings[s.identity] for s in media]
@@ -163,7 +163,7 @@ def _ids(tx: Connection, identities: Iterable[str]) -> dict[str, int]:
 def _jobs(tx: Connection, recordings: Iterable[int], digest: str, *, lock: bool = False) -> dict[int, Any]:
     """The jobs with these options by their recording; with `lock` they are ours until the transaction ends."""
     found: dict[int, Any] = {}
-    columns = select(Job.id, Job.recording_id, Job.state, Job.code).order_by(Job.recording_id)
+    columns = select(Job.id, Job.recording_id, Job.state, Job.code, Job.purged_at).order_by(Job.recording_id)
     columns = columns.with_for_update(key_share=True) if lock else columns
     for part in _parts(sorted(set(recordings))):
         rows = tx.execute(columns.where(Job.recording_id.in_(part), Job.options_digest == digest))
@@ -172,7 +172,7 @@ def _jobs(tx: Connection, recordings: Iterable[int], digest: str, *, lock: bool 
 
 
 def _passing(job: Any) -> bool:
-    return bool(job.state == "failed" or (job.state == "rejected" and job.code in OF_THE_MOMENT))
+    return bool(job.purged_at or job.state == "failed" or (job.state == "rejected" and job.code in OF_THE_MOMENT))
 
 
 def _note(tx: Connection, jobs: set[int], request: Request) -> None:
@@ -203,7 +203,8 @@ def _start_again(tx: Connection, jobs: Iterable[int], *, force: bool) -> None:
             .where(Job.id.in_(part))
             .values(
                 state="queued", leader=0, follows=None, force=int(force), code=None, error=None, language=None,
-                language_probability=None, transcript_id=None, finished_at=None, device_s=0.0, cost=0.0, **unheld(Job),
+                language_probability=None, transcript_id=None, finished_at=None, purged_at=None, device_s=0.0, cost=0.0,
+                **unheld(Job),
             )
         )  # fmt: skip
         shards = select(ShardRow.id).where(ShardRow.job_id.in_(part)).order_by(ShardRow.id)

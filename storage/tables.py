@@ -127,6 +127,7 @@ class Job(Leased, Base):
         Index("ix_jobs_claim", "state", text("priority DESC"), "id"),
         Index("ix_jobs_suspect", "state", sqlite_where=SUSPECT, postgresql_where=SUSPECT),
         Index("uq_jobs_leader", "content_key", unique=True, sqlite_where=LEADER, postgresql_where=LEADER),
+        {"sqlite_autoincrement": True},  # a purged job's number must never come again: old leases carry it
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -157,6 +158,8 @@ class Job(Leased, Base):
     """The user's own keys and values."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
+    purged_at: Mapped[datetime | None]
+    """When its result was deleted by `spotscribe purge` or its source's retention; null: it was not."""
 
 
 class ShardRow(Leased, Base):
@@ -357,11 +360,15 @@ class SourceRow(Base):
     rest_until: Mapped[datetime | None]
     problem: Mapped[str | None]
     """Why the last listing could not be made."""
+    purged_at: Mapped[datetime | None]
+    """When its retention was carried out last."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
 
 
 class Arrival(Base):
-    """The drop folders' ledger: an object that was seen there, once for each identity. Rows are never deleted."""
+    """The drop folders' ledger: an object that was seen there, once for each identity.
+
+    Rows are never deleted. Of what was purged a row keeps a digest of its identity alone, and its URL is empty."""
 
     __tablename__ = "arrivals"
     __table_args__ = (

@@ -27,6 +27,7 @@ COMMANDS = {
     "cancel": ("jobs", "End jobs that have not ended."),
     "retry": ("jobs", "Start jobs again that did not end well."),
     "deliver": ("notices", "Write jobs' files again."),
+    "purge": ("purge", "Delete all of a recording, or what is old."),
     "notices": ("notices", "Notices that were not taken, recordings not put away."),
     "worker": ("worker", "Work for a fleet, until told to leave."),
     "costs": ("costs", "What transcripts cost, and what was spent on nothing."),

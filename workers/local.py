@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from chunking.audio import DecoderPool
+from chunking.errors import UsageError
 from chunking.planner import PlanOptions
 from chunking.timeline import Coverage
 from pipeline.company import Company
@@ -284,6 +285,8 @@ class LocalRun:
     def _look_for_ends(self) -> tuple[FileEnd, ...]:
         """Jobs of this run that have ended since the last look; their files are written now."""
         with self._db.reading() as tx:
+            if len(submission.existing(tx, self._left)) < len(set(self._left)):
+                raise UsageError("a recording of this run was purged meanwhile: run it without that one")
             ended = jobs.ended(tx, self._left)
             due = outputs.due(tx, sorted(ended))
         if not ended:

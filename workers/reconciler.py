@@ -1,7 +1,8 @@
 """The reconciler: a thread in every worker, of which one at a time is at it. It makes good what was lost.
 
 Leases that ran out go back to the queue; what kills its workers is taken out; where work is ready and no message says
-so, messages are sent; audio in work that nobody needs is deleted. So a lost worker, message or broker costs seconds.
+so, messages are sent; audio in work that nobody needs is deleted,
+and what its source does not keep so long. So a lost worker, message or broker costs seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sqlalchemy import Connection, func, or_, select, text
 from chunking.errors import PermanentError, TransientError
 from pipeline import admission
 from pipeline.finish import sweep
+from pipeline.retention import carry_out
 from storage import errands, fleet, leases, receivers
 from storage.database import Database
 from storage.leases import Step
@@ -81,6 +83,7 @@ class Reconciler:
                     self._settle_forgotten()
                     with suppress(PermanentError, OSError):  # no right to list or to delete: doctor says so
                         sweep(self._db, self._store)
+                        carry_out(self._db, self._store)
 
     def once(self) -> Pass | None:
         """One pass; None where another worker is at it."""

@@ -79,6 +79,10 @@ def show(job: int, kind: str, sound: str, debug: bool) -> None:
         check_jobs(tx, [job])
         view = jobs.view(tx, job)
     if view.transcript_id is None:
+        if view.purged_at is not None:
+            raise UsageError(
+                f"job {job} is {view.state}, its result was purged on {view.purged_at:%Y-%m-%d}; submit it again"
+            )
         raise UsageError(f"job {job} is {view.state} and has no transcript{': ' + view.error if view.error else ''}")
     finisher = Finisher(database, LocalStore(settings.work), Tally())
     if kind == HTML:
@@ -215,6 +219,7 @@ def _facts(view: JobView, progress: fleet.JobProgress) -> dict[str, str]:
         "priority": str(view.priority or ""),
         "submitted": _ago(view.created_at),
         "ended": _ago(view.finished_at) if view.finished_at else "",
+        "purged": f"its result went on {view.purged_at:%Y-%m-%d}" if view.purged_at else "",
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from pipeline.settings import PREFIX, Settings
 from storage import arrivals
 from storage import sources as stored
 from storage.database import Database
+from storage.purge import What
 from storage.sources import Source, SourceSettings
 from storage.urls import bucket_and_key, s3_url
 from workers.display import printable, say
@@ -48,6 +49,9 @@ _OPTIONS = (
     click.option("--notify", multiple=True, metavar="URL", help="Tell of each end: https://…, sqs:QUEUE-URL, sns:TOPIC-ARN. May be given again."),  # noqa: E501
     click.option("--daily-hours", type=click.FloatRange(0, min_open=True), help="Hours of audio that are taken a day (UTC)."),  # noqa: E501
     click.option("--at-once", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Its share: recordings of it that may be in the queue."),  # noqa: E501
+    click.option("--keep-work", metavar="TIME", help="Delete audio in work and checkpoints so long after a job's end: 2d."),  # noqa: E501
+    click.option("--keep-results", metavar="TIME", help="Delete transcripts from the database after so long: 90d."),
+    click.option("--keep-recordings", metavar="TIME", help="Delete all that is known of a recording after so long: 1y. Files stay."),  # noqa: E501
 )  # fmt: skip
 
 
@@ -78,6 +82,7 @@ def settings_of(settings: Settings, url: str, asked: dict[str, Any]) -> SourceSe
         notify=tuple(asked["notify"]),
         daily_hours=asked["daily_hours"],
         at_once=asked["at_once"],
+        **{f"keep_{what}_s": parse_duration(asked[f"keep_{what}"]) if asked[f"keep_{what}"] else None for what in What},
     )
     layout.check_key(made.key)
     layout.check_label(made.label)
@@ -182,6 +187,11 @@ def remove(name: str, debug: bool) -> None:
     _set(name, "removed", "is removed")
 
 
+def _kept(s: SourceSettings) -> str:
+    times = ((What.WORK, s.keep_work_s), (What.RESULTS, s.keep_results_s), (What.RECORDINGS, s.keep_recordings_s))
+    return ", ".join(f"{what} for {seconds / 86400:g} days" for what, seconds in times if seconds is not None)
+
+
 def _set(name: str, state: str, what: str) -> None:
     _, database = open_fleet()
     with database.transaction() as tx:
@@ -211,6 +221,7 @@ def _lines(source: Source, counts: dict[str, int]) -> list[str]:
         "not": ", ".join(s.exclude),
         "budget": f"{s.daily_hours:g} h of audio a day" if s.daily_hours else "",
         "afterwards": s.after or "",
+        "keeps": _kept(s),
         "tells": ", ".join(map(redacted, s.notify)),
         "problem": f"{source.problem}; looked at again after {source.rest_until}" if source.problem else "",
     }
