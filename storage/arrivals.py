@@ -90,6 +90,8 @@ def record(tx: Connection, source: Source, seen: Sequence[Seen]) -> int:
         each = {s.media.identity: s for s in part}
         for identity in _forgotten(tx, list(each)):
             del each[identity]
+        if not each:
+            continue
         insert = upsert(tx, Arrival).on_conflict_do_nothing().returning(Arrival.identity)
         fresh = set(tx.execute(insert, [_row(source, s) for s in each.values()]).scalars())
         count += len(fresh) + _again(tx, source, {i: s for i, s in each.items() if i not in fresh})
@@ -167,7 +169,14 @@ def forget(tx: Connection, which: Any) -> int:
     return len(rows)
 
 
-def forget_moved(tx: Connection, jobs: Sequence[int]) -> None:
+def forget_jobs(tx: Connection, jobs: Sequence[int]) -> None:
+    """These jobs are about to go: what arrived for them is forgotten, and where it was moved to as well."""
+    _forget_moved(tx, jobs)
+    forget(tx, Arrival.job_id.in_(jobs))
+    tx.execute(update(Arrival).where(Arrival.job_id.in_(jobs)).values(job_id=None))
+
+
+def _forget_moved(tx: Connection, jobs: Sequence[int]) -> None:
     """Recordings of these jobs that were moved are known by digest where they are now: they are not taken there."""
     moved = select(Arrival.source_id, Errand.place, Recording.version).distinct()
     moved = moved.join(Job, Job.id == Errand.job_id).join(Recording, Recording.id == Job.recording_id)
@@ -182,7 +191,7 @@ def forget_moved(tx: Connection, jobs: Sequence[int]) -> None:
 
 
 _NOTHING = {
-    "url": "", "version": "", "size_bytes": 0, "modified_s": 0, "sidecar": null(), "note": None, "job_id": None,
+    "url": "", "version": "", "size_bytes": 0, "modified_s": 0, "sidecar": null(), "note": None,
     "state": "ended", "admitted_at": None,
 }  # fmt: skip
 """What is left of an arrival that is forgotten."""

@@ -272,10 +272,9 @@ def _with_files_to_come(tx: Connection, jobs: Sequence[int], *, retired: bool) -
 
 
 def _erase_jobs(tx: Connection, jobs: Sequence[int]) -> None:
-    arrivals.forget_moved(tx, jobs)
+    arrivals.forget_jobs(tx, jobs)
     for table in (Errand, Label, ExportedJob):
         tx.execute(delete(table).where(table.job_id.in_(jobs)))
-    arrivals.forget(tx, Arrival.job_id.in_(jobs))
     waits = case((Job.state == "waiting", "queued"), else_=Job.state)
     tx.execute(update(Job).where(Job.follows.in_(jobs)).values(follows=None, state=waits))
     tx.execute(delete(Job).where(Job.id.in_(jobs)))
