@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from storage.leases import Step
 from storage.objects import LocalStore
 from storage.outputs import WantedOutput
 from storage.purge import Old, What
+from storage.s3 import S3Options, S3Store, S3Writer, s3_client
 from storage.search import Search, search
 from storage.sources import Source
 from storage.submission import Request
@@ -387,8 +389,8 @@ def test_a_job_that_begins_again_meanwhile_is_left_alone(desk: Desk, monkeypatch
     assert desk.purger.old(Old(What.RECORDINGS, DAY_S)).jobs == 0
     with desk.db.reading() as tx:
         assert jobs.view(tx, job).state == "queued"
+    monkeypatch.setattr(retention.purge, "retire", lambda tx, jobs: [])
     with pytest.raises(UsageError, match="started again as fast"):
-        monkeypatch.setattr(retention.purge, "retire", lambda tx, jobs: [])
         desk.purger.recording(URL, None, equal=True)
 
 
@@ -426,3 +428,20 @@ def test_a_source_keeps_what_it_is_told_to_and_looks_once_an_hour(desk: Desk) ->
     carry_out(desk.db, desk.store)
     with desk.db.reading() as tx:
         assert jobs.view(tx, ids[1]).transcript_id is None
+
+
+def test_in_buckets_too(sqlite: Database, tmp_path: Path, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    client, bucket = s3_client(S3Options(endpoint=s3_endpoint)), f"b{uuid.uuid4().hex}"
+    client.create_bucket(Bucket=bucket)
+    desk = Desk(sqlite, tmp_path)
+    job = desk.told()
+    with sqlite.transaction() as tx:
+        tx.execute(update(Output).values(url=f"s3://{bucket}/out/secret.txt"))
+    for key in (f"work/shards/{job}/9-9.flac", f"work/shards/{job}9/9-9.flac", "out/secret.txt"):
+        client.put_object(Bucket=bucket, Key=key, Body=b"x")
+    places = Destinations({"s3": S3Writer(client)})
+    Purger(sqlite, S3Store(f"s3://{bucket}/work", client), places).recording(URL, None, equal=True)
+    left = [o["Key"] for o in client.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert left == [f"work/shards/{job}9/9-9.flac"]
