@@ -136,7 +136,7 @@ class JobView:
     finished_at: datetime | None
     superseded: bool
     """Other bytes lie at its URL by now."""
-    purged_at: datetime | None
+    purged_at: datetime | None = None
     """When its result was deleted."""
 
     @property

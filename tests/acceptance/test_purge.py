@@ -40,7 +40,7 @@ def test_a_recording_is_shown_and_then_goes(calls: Path, home: Path, tmp_path: P
     assert "out of reach: the recording itself" in alone.stdout
     assert not list(out.glob("fox.*"))
     assert len(list(out.glob("copy.*"))) == 2
-    assert "brown" in spotscribe("search", "brown").stdout
+    assert "copy.wav" in spotscribe("search", "brown").stdout
     sha = hashlib.sha256(fox.read_bytes()).hexdigest()
     assert spotscribe("purge", "--recording", sha, "--yes").code == 0
     assert spotscribe("search", "brown").stdout.find("copy.wav") == -1
