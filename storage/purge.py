@@ -25,9 +25,9 @@ from sqlalchemy import (
 )  # fmt: skip
 
 from storage import arrivals, errands, submission
-from storage.database import instant, now_plus
 from storage.jobs import ENDED, WITH_TRANSCRIPT
 from storage.leases import unheld
+from storage.moments import instant, now_plus
 from storage.tables import (
     Arrival,
     Checkpoint,

@@ -79,10 +79,11 @@ def search(tx: Connection, asked: Search) -> list[Hit]:
 
 
 def know(tx: Connection, texts: Iterable[str]) -> None:
-    """Note the words of these texts, so that they are found however they are spelt in a query."""
-    terms = sorted(
-        {word for said in texts for word in words(said)}
-    )  # in order: two that write at once must not deadlock
+    """Note the words of these texts, so that they are found however they are spelt in a query.
+
+    In a transaction of its own, and in order: two that have the same new words wait for each other.
+    """
+    terms = sorted({word for said in texts for word in words(said)})
     for first in range(0, len(terms), AT_ONCE):
         rows = [{"term": term} for term in terms[first : first + AT_ONCE]]
         tx.execute(upsert(tx, Term).values(rows).on_conflict_do_nothing())

@@ -20,11 +20,12 @@ from pipeline.retention import Purger, carry_out
 from pipeline.telemetry import Tally
 from storage import arrivals, checkpoints, errands, jobs, leases, outputs, plans, sources, submission
 from storage.checkpoints import Made
-from storage.database import Database, now_plus
+from storage.database import Database
 from storage.destinations import Destinations
 from storage.errands import Wanted
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
+from storage.moments import now_plus
 from storage.objects import LocalStore
 from storage.outputs import WantedOutput
 from storage.purge import Old, What
