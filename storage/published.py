@@ -37,7 +37,8 @@ def publish(tx: Connection) -> None:
         _run(tx, f"CREATE VIEW {view.name} AS {view.query}")
     if not postgres:
         return
-    _run(tx, _search(trigrams=has_trigrams(tx)))
+    schema = str(tx.execute(text("SELECT quote_ident(current_schema())")).scalar_one())
+    _run(tx, _search(schema, trigrams=has_trigrams(tx)))
     tx.execute(text(f"REVOKE ALL ON FUNCTION {SEARCH} FROM PUBLIC"))
     for on, about in comments():
         _run(tx, f"COMMENT ON {on} IS '{about.replace(chr(39), chr(39) * 2)}'")
@@ -123,8 +124,11 @@ _NEAR = r"""
 SEARCH = "search_segments(text,integer,text,text,timestamp with time zone,boolean)"
 
 
-def _search(*, trigrams: bool) -> str:
-    """How the search is made. It runs with its owner's rights: analysts may read the views, and no table."""
+def _search(schema: str, *, trigrams: bool) -> str:
+    """How the search is made. It runs with its owner's rights: analysts may read the views, and no table.
+
+    So it looks for its tables where they are, and never among the caller's temporary ones, as Postgres else does first.
+    """
     return rf"""
 CREATE FUNCTION search_segments(
     query text, most integer DEFAULT 20, in_label text DEFAULT NULL, in_language text DEFAULT NULL,
@@ -132,7 +136,7 @@ CREATE FUNCTION search_segments(
 ) RETURNS TABLE (
     job_id bigint, url text, "position" integer, channel integer, start_s double precision, end_s double precision,
     language text, rank real, snippet text
-) LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+) LANGUAGE sql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp AS $$
 WITH RECURSIVE spoken AS (
     (SELECT s.language FROM segments s ORDER BY s.language LIMIT 1)
     UNION ALL

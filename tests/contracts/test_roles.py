@@ -89,6 +89,14 @@ def test_an_analyst_reads_views_and_no_table(guarded: Database) -> None:
             refused(analyst, statement)
 
 
+def test_search_does_not_run_what_an_analyst_puts_in_its_way(guarded: Database) -> None:
+    """It has its owner's rights: a temporary view of the name of a table must not be read with them."""
+    with login(guarded, "spotscribe_analyst") as analyst, analyst.transaction() as tx:
+        for table in ("segments", "jobs", "labels", "terms", "recordings"):
+            tx.execute(text(f"CREATE TEMP VIEW {table} AS SELECT 1 / 0 AS language"))
+        assert tx.execute(text("SELECT * FROM search_segments('hello', fuzzy => true)")).all() == []
+
+
 def test_a_migration_leaves_analysts_their_rights(guarded: Database) -> None:
     with login(guarded, "spotscribe_owner") as owner, owner.transaction() as tx:
         publish(tx)
