@@ -264,8 +264,10 @@ def test_settings_come_from_a_toml_file_and_the_environment_goes_first(
     file.write_text(f'database_url = "{fleet.url}"\nbroker_url = "redis://127.0.0.1:9/0"\n')
     monkeypatch.delenv("SPOTSCRIBE_DATABASE_URL")
     monkeypatch.setenv("SPOTSCRIBE_CONFIG", str(file))
-    assert "done" in spotscribe("status").stdout
     assert submit(f"s3://{fleet.inbox}/calls/").code == 0  # the broker of the environment
+    jobs = fleet.query("SELECT count(*) FROM jobs")[0][0]
+    assert jobs > 0
+    assert spotscribe("status").stdout.startswith(f"{jobs} job")
     file.write_text('colour = "blue"\n')
     ended = spotscribe("status")
     assert ended.code == 2
