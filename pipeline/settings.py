@@ -34,7 +34,9 @@ class Settings(BaseSettings):
     )
     broker_url: str = Field(default="", repr=False, description="A fleet's Redis: redis://host:6379/0.")
     queue: str = Field(default="spotscribe", description="How the names of the broker's queues begin.")
-    work_url: str = Field(default="", description="Audio in work: s3://bucket/prefix; empty: in the home folder.")
+    work_url: str = Field(
+        default="", description="Audio in work: s3://bucket/prefix, of one database; empty: in the home folder."
+    )
     out_url: str = Field(default="", description="Where transcripts go: s3://bucket/prefix; empty: database only.")
     s3_endpoint: str = Field(default="", description="An S3 server that is not AWS: http://host:8333.")
     s3_region: str = Field(default="us-east-1", description="The region of the buckets.")

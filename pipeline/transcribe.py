@@ -283,7 +283,7 @@ class Transcriber:
         """A batch that fails is decoded again chunk by chunk, so that one chunk cannot take others with it."""
         for work in batch:
             try:
-                for answer in self._engine.decode([work.ask()]):
+                for answer in self._calls.decode([work]):
                     work.reading.take(answer)
             except (PermanentError, OutOfMemory) as alone:
                 work.reading.fail(str(alone) or str(error))

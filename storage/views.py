@@ -43,7 +43,7 @@ _SPENT = {
 }
 _CURRENT = {"current": "Whether nothing else lies at the recording's URL by now."}
 _JOINED = "jobs j JOIN recordings r ON r.id = j.recording_id"
-_ENDED = "('done', 'partial', 'rejected', 'failed', 'cancelled')"
+_ENDED = ("done", "partial", "rejected", "failed", "cancelled")
 
 
 def views(*, postgres: bool) -> tuple[View, ...]:
@@ -313,8 +313,7 @@ def _quality(sql: _Sql) -> View:
 
 
 def _daily_usage(sql: _Sql) -> View:
-    states = ("done", "partial", "rejected", "failed", "cancelled")
-    counted = {s: (f"Jobs that ended {s}.", f"sum(CASE WHEN j.state = '{s}' THEN 1 ELSE 0 END)") for s in states}
+    counted = {s: (f"Jobs that ended {s}.", f"sum(CASE WHEN j.state = '{s}' THEN 1 ELSE 0 END)") for s in _ENDED}
     about, query = _select(
         {
             "day": ("The day, in UTC, on which the jobs ended.", sql.day),

@@ -51,3 +51,11 @@ def test_what_it_cost(heard: Path, home: Path) -> None:
     assert "tiny.en int8" in spotscribe("costs", "--by", "model").stdout
     dearer = json.loads(spotscribe("costs", "--price", "36", "--json").stdout)["groups"][0]
     assert dearer["cost"] == pytest.approx(10 * cost)
+
+
+def test_a_report_says_what_it_cost(heard: Path, home: Path, tmp_path: Path) -> None:
+    assert spotscribe("report", "--out", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
+    cost, audio_s = query(home, "SELECT sum(cost), sum(duration_s) FROM jobs")[0]
+    assert f"{cost * 3600 / audio_s:.4g} for an hour of recordings" in page
+    assert "of the device" in page

@@ -28,7 +28,7 @@ from pipeline.models import find_model
 from pipeline.references import Reference
 from pipeline.settings import Settings
 from pipeline.whisper import WhisperEngine
-from tests.benchmarks.bench_set import from_manifest, from_packages
+from tests.benchmarks.bench_set import chosen
 from tests.benchmarks.bench_windows import heard, tried
 
 Sound = npt.NDArray[np.float64]
@@ -91,11 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ask.add_argument("--ways", nargs="+", choices=[*SPOILT], default=[*SPOILT], metavar="WAY", help=", ".join(SPOILT))
     asked = ask.parse_args(arguments)
     try:
-        clips = (
-            from_manifest(asked.manifest, asked.language, asked.limit)
-            if asked.manifest
-            else from_packages(asked.language, asked.limit)
-        )
+        clips = chosen(asked.manifest, asked.language, asked.limit)
         how = EngineOptions("cpu", nearest("int8", possible("cpu")), 1, 1)
         engine = WhisperEngine(find_model(asked.model, Settings().models), how)
     except UsageError as e:

@@ -20,7 +20,7 @@ import numpy as np
 
 from chunking.errors import UsageError
 from tests.benchmarks.bench_process import ROOT, CannotRun, environment
-from tests.benchmarks.bench_set import ClipSet, from_manifest, from_packages
+from tests.benchmarks.bench_set import ClipSet, chosen
 from tests.conftest import read_16k, write_wav
 from workers.usage import SAMPLE_S, held_mb
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ask.add_argument("--recordings", type=int, default=500)
     asked = ask.parse_args(arguments)
     try:
-        clips = from_manifest(asked.manifest, asked.language) if asked.manifest else from_packages(asked.language)
+        clips = chosen(asked.manifest, asked.language)
         with tempfile.TemporaryDirectory(prefix="spotscribe-bench-") as made:
             folder, out = Path(made), Path(made) / "out"
             copies(clips, asked.recordings, folder / "in")

@@ -29,6 +29,11 @@ class ClipSet:
         return sum(c.seconds or 0.0 for c in self.clips)
 
 
+def chosen(manifest: Path | None, language: str, limit: int | None = None) -> ClipSet:
+    """The recordings of the manifest, or those that packages carry. Raises UsageError."""
+    return from_manifest(manifest, language, limit) if manifest else from_packages(language, limit)
+
+
 def from_manifest(manifest: Path, language: str, limit: int | None = None) -> ClipSet:
     """The recordings of a JSONL file that are in that language (`auto`: all). Raises BadManifest."""
     wanted = [c for c in read_manifest(manifest) if language in (AUTO, c.language)]

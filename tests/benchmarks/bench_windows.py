@@ -36,7 +36,7 @@ from pipeline.references import Reference
 from pipeline.scoring import Score
 from pipeline.settings import Settings
 from pipeline.whisper import WhisperEngine
-from tests.benchmarks.bench_set import from_manifest, from_packages, score
+from tests.benchmarks.bench_set import chosen, score
 
 BATCH = 16
 WAYS: Mapping[str, PlanOptions] = {
@@ -144,11 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = ask.parse_args(arguments)
     how = EngineOptions("cpu", nearest("int8", possible("cpu")), 1, 1)
     try:
-        clips = (
-            from_manifest(asked.manifest, asked.language, asked.limit)
-            if asked.manifest
-            else from_packages(asked.language, asked.limit)
-        )
+        clips = chosen(asked.manifest, asked.language, asked.limit)
         engine = WhisperEngine(find_model(asked.model, Settings().models), how)
     except UsageError as e:
         sys.exit(str(e))
