@@ -24,8 +24,8 @@ from storage.submission import Request
 from storage.views import views
 
 QUERIES = Path(__file__).parents[2] / "docs" / "queries.md"
-MANY = int(os.environ.get("SPOTSCRIBE_TEST_SEGMENTS", "200000"))
-"""Segments under the ten queries; by hand a million."""
+MANY = int(os.environ.get("SPOTSCRIBE_TEST_SEGMENTS", "1000000"))
+"""Segments under the ten queries."""
 TRANSCRIPT = Transcript(
     60.0, 1, "en", 0.98,
     (
@@ -178,7 +178,7 @@ def _fill(database: Database, segments: int) -> None:
             "INSERT INTO transcripts (sha256, options_digest, model, compute_type, task, language, language_probability, duration_s, channels, words, transcribed_s, no_speech_s, failed_s, created_at) "
             "SELECT md5(i::text), 'd', 'tiny.en', 'int8', 'transcribe', CASE WHEN i % 10 = 0 THEN 'de' ELSE 'en' END, 1, 600, 1, 1000, 500, 90, 10, now() FROM generate_series(1, :n) i",
             "INSERT INTO jobs (recording_id, options, options_digest, model, state, code, transcript_id, duration_s, created_at, finished_at) "
-            "SELECT i, '{}', 'd', 'tiny.en', CASE WHEN i % 20 = 0 THEN 'partial' ELSE 'done' END, 'ok', i, 600, now() - make_interval(mins => 60 + 6 * (i % 1000)), now() - make_interval(mins => 6 * (i % 1000)) FROM generate_series(1, :n) i",
+            "SELECT i, '{}', 'd', 'tiny.en', CASE WHEN i % 20 = 0 THEN 'partial' ELSE 'done' END, 'ok', i, 600, now() - make_interval(hours => 1 + i % 1000), now() - make_interval(hours => i % 1000) FROM generate_series(1, :n) i",
             "INSERT INTO labels SELECT 'november', id FROM jobs WHERE id % 100 = 17",
             "CREATE TEMP TABLE said AS SELECT i, 'refund of last month number ' || i || ' ' || md5(i::text) AS text FROM generate_series(0, 999) i",
             """INSERT INTO segments (transcript_id, position, channel, start_s, end_s, text, language, avg_logprob, no_speech_prob, compression_ratio, temperature, flags, words)
