@@ -23,6 +23,9 @@ from workers.wiring import Wiring
 CLIPS = ("quick_brown_fox.wav", "counting.wav", "hello_world.wav")
 
 
+PRICED = {"SPOTSCRIBE_PRICE_PER_HOUR": "0.36", "SPOTSCRIBE_MARKET": "spot"}
+
+
 class Fleet:
     """A database and buckets of one test module's own, and its worker."""
 
@@ -60,7 +63,7 @@ class Fleet:
         if self.worker is None:
             with (self.folder / "worker.log").open("wb") as log:
                 self.worker = subprocess.Popen(
-                    [*PROGRAM, "worker", "--model", "tiny.en"], env=os.environ | self.variables, stderr=log
+                    [*PROGRAM, "worker", "--model", "tiny.en"], env=os.environ | self.variables | PRICED, stderr=log
                 )
 
     def close(self) -> None:
@@ -105,6 +108,15 @@ def submit(*arguments: object) -> Ran:
     return spotscribe("submit", *arguments, "--model", "tiny.en")
 
 
+def transcribe_all(fleet: Fleet) -> Ran:
+    """The inbox, once: asked again it is the same jobs. Any test may be the first that its process runs."""
+    fleet.work()
+    return submit(
+        f"s3://{fleet.inbox}/calls/", "--label", "nov", "--priority", "5", "--metadata", "team=blue", "--metadata",
+        "note=a=b", "--out", f"s3://{fleet.out}/texts", "--formats", "txt,srt", "--wait",
+    )  # fmt: skip
+
+
 def test_a_prefix_becomes_transcripts_in_the_database_and_in_the_bucket(fleet: Fleet) -> None:
     seen = submit(f"s3://{fleet.inbox}/calls/", "--dry-run")
     assert seen.code == 0
@@ -112,11 +124,7 @@ def test_a_prefix_becomes_transcripts_in_the_database_and_in_the_bucket(fleet: F
     assert "passed over 1" in seen.stdout
     assert fleet.query("SELECT count(*) FROM jobs") == [(0,)]
 
-    fleet.work()
-    ended = submit(
-        f"s3://{fleet.inbox}/calls/", "--label", "nov", "--priority", "5", "--metadata", "team=blue", "--metadata",
-        "note=a=b", "--out", f"s3://{fleet.out}/texts", "--formats", "txt,srt", "--wait",
-    )  # fmt: skip
+    ended = transcribe_all(fleet)
     assert ended.code == 0, ended
     assert ended.stdout.count("done ") == 3
     assert fleet.query("SELECT DISTINCT priority, metadata->>'team', metadata->>'note' FROM jobs") == [
@@ -141,6 +149,7 @@ def test_a_prefix_becomes_transcripts_in_the_database_and_in_the_bucket(fleet: F
 
 
 def test_status_and_show_of_one_job(fleet: Fleet) -> None:
+    assert transcribe_all(fleet).code == 0
     [(job,)] = fleet.query(
         "SELECT jobs.id FROM jobs JOIN recordings r ON r.id = recording_id WHERE url LIKE '%fox%' ORDER BY 1 LIMIT 1"
     )
@@ -151,6 +160,20 @@ def test_status_and_show_of_one_job(fleet: Fleet) -> None:
     assert json.loads(spotscribe("show", job, "--format", "json").stdout)["segments"]
     assert json.loads(spotscribe("status", job, "--json").stdout)["state"] == "done"
     assert "live worker" in spotscribe("status").stdout
+
+
+def test_costs_are_counted_where_they_are_spent(fleet: Fleet) -> None:
+    assert transcribe_all(fleet).code == 0
+    said = json.loads(spotscribe("costs", "--label", "nov", "--json").stdout)["groups"][0]
+    assert (said["jobs"], said["device_s"] > 0.1) == (3, True)
+    assert said["cost"] == pytest.approx(said["device_s"] * 0.36 / 3600)
+    deadline = time.monotonic() + 60.0
+    while fleet.query("SELECT device_s > 0, price_per_hour, market FROM workers") != [(True, 0.36, "spot")]:
+        assert time.monotonic() < deadline  # it says so with its next hello
+        time.sleep(0.5)
+    where = json.loads(spotscribe("costs", "--json").stdout)["fleet"]
+    assert where["workers"] == 1
+    assert where["alive_s"] > where["accepted_s"] > 0.1
 
 
 def test_names_come_from_standard_input_and_files_of_this_machine_are_taken(fleet: Fleet, voice: Path) -> None:
