@@ -63,7 +63,7 @@ bench-memory: setup ## Measure whether memory grows with the number of recording
 fuzz: setup ## Decode broken files of many formats: each must end in a state; make fuzz ARGS="--files 5000 --seed 1000"
 	@.venv/bin/python -m tests.faults.fuzz $(ARGS)
 
-docs: setup ## Write the pages that are made from the code: docs/schema.md, docs/settings.md
+docs: setup ## Write the pages that are made from the code: docs/schema.md, docs/settings.md, docs/metrics.md
 	@.venv/bin/python -m infra.pages
 
 audit: setup ## Ask the OSV database whether a pinned version has a known vulnerability; says so where it is out of reach
@@ -85,7 +85,7 @@ setup: venv ## Make or update .venv with everything for development; PYTHON=pyth
 COMPILE = "$(UV)" pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command "make lock" $(LOCKFLAGS)
 lock: $(if $(filter .venv/bin/uv,$(UV)),setup) ## Write the requirements files anew from pyproject.toml; LOCKFLAGS=--upgrade takes newer versions
-	@$(COMPILE) --extra demo --extra analytics --extra dev --group build -o requirements-dev.txt
+	@$(COMPILE) --extra demo --extra analytics --extra traces --extra dev --group build -o requirements-dev.txt
 	@$(COMPILE) --extra demo --group build -c requirements-dev.txt --no-annotate -o requirements-demo.txt
 	@$(COMPILE) -c requirements-dev.txt --no-annotate -o requirements.txt
 	@! grep -nE '^(torch|librosa|numba)|://' requirements*.txt

@@ -1,10 +1,11 @@
-"""Writes docs/schema.md and docs/settings.md (`make docs`). A test holds the pages to what the code says."""
+"""Writes the pages of docs/ that are made from the code (`make docs`). A test holds them to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.metrics import EXPORTER, WORKER, Metric
 from pipeline.settings import PREFIX, Settings
 from storage.published import comments
 from storage.tables import Base
@@ -75,7 +76,30 @@ def _settings() -> Iterator[str]:
         yield f"| `{PREFIX}{name.upper()}` | {default} | {field.description} |"
 
 
-PAGES = {"schema.md": schema, "settings.md": settings}
+def metrics() -> str:
+    """All metrics."""
+    return "\n".join([*_metrics()]) + "\n"
+
+
+def _metrics() -> Iterator[str]:
+    yield "# Metrics"
+    yield ""
+    yield "Prometheus reads them from each worker (`SPOTSCRIBE_METRICS_LISTEN=:9108`, path `/metrics`) and from one"
+    yield "`spotscribe exporter`, which asks the database. No label is a job, a recording or a user's: the number of"
+    yield "series is bounded. This page is written by `make docs`."
+    yield from _table("Served by each worker", WORKER)
+    yield from _table("Served by the exporter", EXPORTER)
+
+
+def _table(title: str, served: tuple[Metric, ...]) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    yield "| name | kind | labels | what it says |"
+    yield "|---|---|---|---|"
+    for m in served:
+        yield f"| `{m.name}` | {m.kind} | {', '.join(f'`{label}`' for label in m.labels)} | {m.about} |"
+
+
+PAGES = {"schema.md": schema, "settings.md": settings, "metrics.md": metrics}
 
 if __name__ == "__main__":
     for name, made in PAGES.items():

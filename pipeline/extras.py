@@ -1,4 +1,4 @@
-"""Packages that not every installation has: those for analysts are an extra, which a GPU node does without."""
+"""Packages that not every installation has: what analysts need, and traces, are extras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 from chunking.errors import UsageError
 
 
-def needs(module: str, what: str) -> ModuleType:
+def needs(module: str, what: str, extra: str = "analytics") -> ModuleType:
     """The module, imported. Raises UsageError, with what to do, where its package is missing. `what`: needs it."""
     try:
         return importlib.import_module(module)
@@ -16,4 +16,4 @@ def needs(module: str, what: str) -> ModuleType:
         if e.name != module.partition(".")[0]:
             raise
         package = e.name
-    raise UsageError(f"{what} needs the package {package}: pip install 'spotscribe[analytics]'")
+    raise UsageError(f"{what} needs the package {package}: pip install 'spotscribe[{extra}]'")

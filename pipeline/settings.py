@@ -55,6 +55,33 @@ class Settings(BaseSettings):
     stall_s: float = Field(default=600.0, gt=0, description="A call of the model that takes longer hangs.")
     events_token: str = Field(default="", repr=False, description="What senders of events must show (ingest --listen).")
     webhook_secret: str = Field(default="", repr=False, description="Signs webhooks: whsec_ and base64, or any text.")
+    metrics_listen: str = Field(
+        default="", description="Where a worker serves metrics and its health: HOST:PORT or :PORT; empty: not at all."
+    )
+    otlp_endpoint: str = Field(
+        default="", description="Where traces go (OTLP over HTTP): http://collector:4318; empty: nowhere."
+    )
+    trace_share: float = Field(default=1.0, ge=0, le=1, description="The share of recordings that are traced.")
+    log_format: Literal["auto", "text", "json"] = Field(
+        default="auto", description="What a worker says of itself: text on a terminal, JSON elsewhere."
+    )
+    canary: str = Field(
+        default="", description="The canary: a recording with its text in NAME.txt beside it; empty: our own, English."
+    )
+    canary_every_s: float = Field(
+        default=21_600.0, ge=0, description="How often each worker decodes the canary; 0: never."
+    )
+    finish_within_s: float = Field(
+        default=3600.0, gt=0, description="In what time a backlog is to be done: how many workers are wanted."
+    )
+    min_workers: int = Field(default=0, ge=0, description="Of each engine, however little there is to do.")
+    max_workers: int = Field(default=10, ge=0, description="Of each engine, however much there is to do.")
+    scale_in_after_s: float = Field(
+        default=600.0, ge=0, description="Fewer workers are wanted only after so long a time of less work."
+    )
+    expected_rtfx: float = Field(
+        default=50.0, gt=0, description="Seconds of sound in a second of a worker, until it has been measured."
+    )
     cloud: str = Field(default="auto", description="Whose notices of preemption to heed: aws, gcp, azure, none.")
     metadata_url: str = Field(default="http://169.254.169.254", description="Where the cloud's metadata service is.")
 

@@ -113,7 +113,7 @@ class Recording(Base):
     """By how much it was made louder before speech was looked for."""
     highpass_hz: Mapped[float | None]
     """Below which frequency its sound was taken away; null: nothing was."""
-    superseded_by: Mapped[int | None] = mapped_column(ForeignKey("recordings.id"))
+    superseded_by: Mapped[int | None] = mapped_column(ForeignKey("recordings.id"), index=True)
     """What lies at its URL now, other bytes: the transcript of these stands, and is not the current one."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
 
@@ -156,6 +156,8 @@ class Job(Leased, Base):
     """Those seconds at the price of the machines that spent them."""
     meta: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     """The user's own keys and values."""
+    trace: Mapped[str | None]
+    """W3C `traceparent` of the span that all its steps hang on; null: it is not traced."""
     created_at: Mapped[datetime] = mapped_column(default=now_plus())
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
     purged_at: Mapped[datetime | None]
@@ -320,12 +322,49 @@ class WorkerRow(Base):
     """It said goodbye."""
     lost_at: Mapped[datetime | None] = mapped_column(index=True)
     """Its leases ran out while it held them."""
+    device: Mapped[str] = mapped_column(server_default="")
+    """What its model runs on, as `Engine.device` says it."""
     device_s: Mapped[float] = mapped_column(server_default="0")
     """Seconds that its device was at work, whatever became of that."""
+    audio_s: Mapped[float] = mapped_column(server_default="0")
+    """Seconds of sound of the chunks whose result was accepted."""
     price_per_hour: Mapped[float] = mapped_column(server_default="0")
     """Of its device, as it was told."""
     market: Mapped[str] = mapped_column(server_default="")
     """How the machine was bought: `spot`, `on_demand`, or whatever it was told."""
+
+
+class CanaryRow(Base):
+    """A worker decoded the canary, a recording whose words are known: what decays in silence is seen by it."""
+
+    __tablename__ = "canaries"
+    __table_args__ = (Index("ix_canaries_latest", "engine", "device", "version", "created_at"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    worker: Mapped[str]
+    version: Mapped[str]
+    """Of Spotscribe and of what decodes: `0.1.0, ctranslate2 4.8.5`."""
+    engine: Mapped[str]
+    device: Mapped[str]
+    recording: Mapped[str]
+    """Which canary: SHA-256 of its bytes and of its text, so that another one is another series."""
+    wer: Mapped[float]
+    rtfx: Mapped[float]
+    text: Mapped[str]
+    """What was read."""
+    created_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
+class Scaling(Base):
+    """How many workers an engine was last said to want, so that `fewer` comes late and `more` at once."""
+
+    __tablename__ = "scaling"
+
+    queue: Mapped[str] = mapped_column(primary_key=True)
+    wanted: Mapped[int]
+    fewer_since: Mapped[datetime | None]
+    """Since when fewer would do; null: they would not."""
+    decided_at: Mapped[datetime] = mapped_column(default=now_plus())
 
 
 class EngineLimit(Base):
