@@ -39,6 +39,8 @@ LONG = 12
 """The clips joined so many times make one long recording."""
 RATE = 16000
 PATIENCE_S = 120.0
+PRICE_PER_HOUR = 0.53
+"""Of a GPU on AWS, g4dn.xlarge on demand: so that there are costs to be seen."""
 
 
 def main() -> None:
@@ -75,8 +77,8 @@ def _servers() -> Iterator[tuple[Path, dict[str, str]]]:
 
 def _fleet(folder: Path, environment: dict[str, str]) -> int:
     environment["SPOTSCRIBE_LEASE_S"] = str(LEASE_S)
-    settings = Settings()
-    wiring = Wiring(settings)
+    environment["SPOTSCRIBE_PRICE_PER_HOUR"] = str(PRICE_PER_HOUR)
+    wiring = Wiring(Settings())
     print("Postgres, Redis and S3 are up, from wheels, in a scratch folder", flush=True)
     _spotscribe(["db", "upgrade"], environment)
     for file in _recordings(folder):
@@ -95,6 +97,8 @@ def _fleet(folder: Path, environment: dict[str, str]) -> int:
         )
         _spotscribe(["status", "--label", "demo"], environment)
         code = code or _show(wiring, environment)
+        print()
+        _spotscribe(["costs", "--by", "model"], environment)
     finally:
         _end(workers)
         wiring.database.close()

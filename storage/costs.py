@@ -95,13 +95,16 @@ def waste(tx: Connection, *, since: datetime | None = None, price: float | None 
     count, alive_s, device_s, cost = tx.execute(workers).one()
     of = {bool(r.stands): r.device or 0.0 for r in tx.execute(results)}
     accepted, failed = of.get(True, 0.0), of.get(False, 0.0)
+    # A worker that was killed had said how it stood some seconds before: its results tell of what came after.
+    busy = max(device_s or 0.0, accepted + failed)
+    alive_s = max(alive_s or 0.0, busy)
     return Waste(
         workers=count,
-        alive_s=alive_s or 0.0,
+        alive_s=alive_s,
         accepted_s=accepted,
         failed_s=failed,
-        repeated_s=max(0.0, (device_s or 0.0) - accepted - failed),
-        idle_s=max(0.0, (alive_s or 0.0) - (device_s or 0.0)),
+        repeated_s=busy - accepted - failed,
+        idle_s=alive_s - busy,
         cost=cost or 0.0,
     )
 

@@ -71,6 +71,17 @@ def test_where_a_fleets_time_went(database: Database) -> None:
         assert costs.waste(tx, price=0.0).cost == 0
 
 
+def test_the_parts_of_a_fleets_time_are_the_whole_when_a_worker_died_before_it_told_of_its_last_results(
+    database: Database,
+) -> None:
+    with database.transaction() as tx:
+        fleet.register(tx, Worker("killed", "h", "1", ("gpu",), "tiny.en int8 beam 1", 3.6, "spot"))
+    ended(database, "a", "done", device_s=60.0)
+    with database.reading() as tx:
+        w = costs.waste(tx)
+    assert (w.alive_s, w.accepted_s, w.repeated_s, w.idle_s) == (60.0, 60.0, 0.0, 0.0)
+
+
 def test_a_job_that_starts_again_has_taken_nothing_yet(database: Database) -> None:
     ended(database, "a", "failed", device_s=10.0)
     with database.transaction() as tx:
