@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-memory fuzz docs audit test check setup lock clean venv
+.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-memory fuzz docs audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -56,6 +56,9 @@ bench-decode: setup ## Measure what the decoder's isolation costs, for mp3 and m
 
 bench-search: setup ## Measure how fast a million segments are written and searched; ARGS="--segments 100000"
 	@.venv/bin/python -m tests.benchmarks.bench_search $(ARGS)
+
+bench-export: setup ## Measure what a million segments with their words take to Parquet; ARGS="--segments 100000"
+	@.venv/bin/python -m tests.benchmarks.bench_export $(ARGS)
 
 bench-memory: setup ## Measure whether memory grows with the number of recordings; ARGS="--manifest FILE.jsonl --recordings 1000"
 	@.venv/bin/python -m tests.benchmarks.bench_memory $(ARGS)

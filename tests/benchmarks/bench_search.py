@@ -7,6 +7,7 @@ query's words are drawn as they are spoken, stop words left out; the clock is th
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import tempfile
 import time
@@ -115,8 +116,10 @@ class Speech:
         return word[:at] + self._chance.choice("aeiou") + word[at + 1 :]
 
 
-def fill(database: Database, segments: int, speech: Speech) -> tuple[float, float]:
-    """Recordings of ten minutes, with what finish writes of them. Seconds in all, and of the segments' own COPY."""
+def fill(database: Database, segments: int, speech: Speech, *, timed_words: bool = False) -> tuple[float, float]:
+    """Recordings of ten minutes, with what finish writes of them. Seconds in all, and of the segments' own COPY.
+
+    `timed_words`: each word with its times as well."""
     began, copying = time.perf_counter(), 0.0
     with database.transaction() as tx:
         for statement in (
@@ -134,7 +137,7 @@ def fill(database: Database, segments: int, speech: Speech) -> tuple[float, floa
         rows = [(i, speech.text()) for i in range(first, min(segments, first + AT_ONCE))]
         began_copy = time.perf_counter()
         with database.transaction() as tx:
-            _copy(tx, rows)
+            _copy(tx, rows, timed_words=timed_words)
         copying += time.perf_counter() - began_copy
     with database.transaction() as tx:
         words = "SELECT DISTINCT w FROM segments, regexp_split_to_table(lower(text), ' ') w"
@@ -144,14 +147,16 @@ def fill(database: Database, segments: int, speech: Speech) -> tuple[float, floa
     return time.perf_counter() - began, copying
 
 
-def _copy(tx: Connection, rows: Sequence[tuple[int, str]]) -> None:
+def _copy(tx: Connection, rows: Sequence[tuple[int, str]], *, timed_words: bool) -> None:
     columns = "transcript_id, position, channel, start_s, end_s, text, language, avg_logprob, no_speech_prob"
     cursor = tx.connection.driver_connection.cursor()  # type: ignore[union-attr]
-    with cursor.copy(f"COPY segments ({columns}, compression_ratio, temperature, flags) FROM STDIN") as copy:
+    with cursor.copy(f"COPY segments ({columns}, compression_ratio, temperature, flags, words) FROM STDIN") as copy:
         for i, said in rows:
             recording, position = divmod(i, PER_RECORDING)
             start = 6.0 * position
-            copy.write_row((recording + 1, position, 0, start, start + 5, said, "en", -0.3, 0.0, 1.2, 0.0, ""))
+            times = [[start + 0.4 * n, start + 0.4 * n + 0.3, w, 0.9] for n, w in enumerate(said.split())]
+            words = json.dumps(times) if timed_words else None
+            copy.write_row((recording + 1, position, 0, start, start + 5, said, "en", -0.3, 0.0, 1.2, 0.0, "", words))
 
 
 def timed(database: Database, queries: Sequence[Search]) -> tuple[float, float, float]:
