@@ -66,6 +66,7 @@ class ModelCalls:
             call: Future[Any] = self._pool.submit(self._listen, batch)
         else:
             self._tally.add(batches=1, batch_fill=len(batch) / self.size)
+            self._tally.observe("batch_fill_ratio", len(batch) / self.size)
             call = self._pool.submit(self.decode, batch)
         self._running[call] = batch
         self._began[call] = time.monotonic()
@@ -77,6 +78,7 @@ class ModelCalls:
 
     def halve(self, tried: int) -> None:
         """The device has no memory for so many: go on with half, and have every worker on such a device know."""
+        self._tally.count("out_of_memory")
         self.size = max(1, min(self.size, tried) // 2)
         with suppress(TransientError), self._db.transaction() as tx:
             fleet.limit_batch(tx, self._claims.engine or "", self._engine.device, self.size)
@@ -99,5 +101,13 @@ class ModelCalls:
         finally:
             spent = (time.perf_counter() - began) / self._engine.parallel
             self._tally.add(device_s=spent)
+            self._count(batch)
             for work in batch:
                 work.device_s += spent / len(batch)
+
+    def _count(self, batch: Sequence[Work]) -> None:
+        requests = [w.request for w in batch]
+        windows = sum(r.window for r in requests)
+        self._tally.count("batches", "listen" if batch[0].listening else "decode")
+        self._tally.count("window_seconds", by=windows)
+        self._tally.count("padding_seconds", by=max(0.0, windows - sum(r.span.duration for r in requests)))

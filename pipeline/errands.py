@@ -13,6 +13,7 @@ from typing import Any
 from chunking.errors import DatabaseAway, LeaseLost, PermanentError, TransientError, UsageError
 from pipeline.notices import Address, Outbox, Webhooks, address_of, notice_of
 from pipeline.receivers import Busy, Receivers, Resting, Unanswered
+from pipeline.telemetry import Tally
 from storage import departures, errands, receivers
 from storage.database import Database
 from storage.errands import PUTTING_AWAY, Due
@@ -38,10 +39,12 @@ class Errander:
     """A worker's errand step. Safe to share by threads."""
 
     def __init__(
-        self, database: Database, webhooks: Webhooks, outbox: Callable[[], Outbox], shelves: Callable[[], Shelves]
-    ) -> None:
+        self, database: Database, webhooks: Webhooks, outbox: Callable[[], Outbox], shelves: Callable[[], Shelves],
+        tally: Tally | None = None,
+    ) -> None:  # fmt: skip
         """`outbox`, `shelves`: made when first needed, since most fleets have no need of them."""
         self._db, self._webhooks, self._outbox, self._shelves = database, webhooks, outbox, shelves
+        self._tally = tally or Tally()
         self._heart = Heartbeat(database, longest_s=LONGEST_S)
         self._receivers = Receivers(self._others_wait)
 
@@ -74,6 +77,8 @@ class Errander:
     def _write(self, do: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         with self._db.transaction() as tx:
             do(tx, *args, **kwargs)
+        if do is errands.put_off:
+            self._tally.count("put_off", "errand")
 
     def _put_off_others(self, due: Due, seconds: float, why: str | None = None) -> None:
         """What else is due of its receiver is left alone so long."""

@@ -16,7 +16,7 @@ from chunking.coverage import QUIET, UNREAD, coverage
 from chunking.errors import Code, LeaseLost, PermanentError, TransientError, UsageError
 from chunking.sentences import sentences
 from chunking.stitcher import stitch
-from chunking.timeline import ChunkResult, Plan, Segment, Transcript, seconds_by_language
+from chunking.timeline import ChunkResult, Coverage, Plan, Segment, Transcript, seconds_by_language
 from pipeline.exports import CONTENT_TYPES, About, Format, render
 from pipeline.languages import MULTI
 from pipeline.telemetry import Tally
@@ -74,10 +74,19 @@ class Finisher:
                     values = self._store_transcript(tx, job, transcript, results) if state != "failed" else {}
                     jobs.end_job(tx, lease, state, verdict, **values, **checkpoints.spent_on(tx, lease.id))
             except LeaseLost:
+                self._tally.count("leases_lost", "finish")
                 return
+            self._count(job, state, verdict, transcript)
             with suppress(TransientError):
                 for key in keys:  # the transcript stands; what outlives an error or a kill here is swept up later
                     self._store.delete(key)
+
+    def _count(self, job: JobView, state: str, verdict: Verdict, transcript: Transcript) -> None:
+        self._tally.count("ended", state, verdict.code.value)
+        for kind in Coverage:
+            self._tally.count("coverage_seconds", kind.value, by=transcript.seconds(kind))
+        created = job.created_at if job.created_at.tzinfo else job.created_at.replace(tzinfo=UTC)
+        self._tally.observe("job_seconds", max(0.0, (datetime.now(UTC) - created).total_seconds()))
 
     def _store_transcript(
         self, tx: Connection, job: JobView, transcript: Transcript, results: list[ChunkResult]
@@ -121,6 +130,7 @@ class Finisher:
         except (UsageError, TransientError, OSError) as e:
             with self._db.transaction() as tx:
                 outputs.put_off(tx, lease, str(e))
+            self._tally.count("put_off", "deliver")
             return
         except PermanentError as e:
             with self._db.transaction() as tx:

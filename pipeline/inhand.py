@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from chunking.errors import LeaseLost, SpotscribeError
 from pipeline.company import Company
 from pipeline.shards import OpenShard, ShardLoader
+from pipeline.telemetry import Tally
 from storage import leases, plans
 from storage.database import Database
 from storage.leases import LEASE_S, Lease, Step
@@ -44,9 +45,10 @@ class InHand:
     """One thread owns it; `nudge` may be set from any."""
 
     def __init__(
-        self, database: Database, loader: ShardLoader, options: ClaimOptions, company: Company, most: int
+        self, database: Database, loader: ShardLoader, options: ClaimOptions, company: Company, most: int, tally: Tally
     ) -> None:
         """`most`: shards that one claim may take."""
+        self._tally = tally
         self.nudge = threading.Event()
         self.shards: dict[Lease, OpenShard] = {}
         self.loading: dict[Future[OpenShard], Lease] = {}
@@ -77,7 +79,7 @@ class InHand:
         if not taken:
             self._nothing_until = time.monotonic() + self._pause
         for lease in taken:
-            self.loading[self._pool.submit(self._loader.load, lease)] = lease
+            self.loading[self._pool.submit(self._loader.load, lease, time.monotonic())] = lease
 
     def opened(self, future: Future[OpenShard]) -> OpenShard | None:
         """A shard whose loading has ended. None: its sound cannot be had, and it waits or ends alone."""
@@ -95,7 +97,8 @@ class InHand:
         """End or put off a shard that cannot be decoded."""
         self.drop(lease)
         with suppress(LeaseLost), self._db.transaction() as tx:
-            plans.fail_shard(tx, lease, error)
+            if plans.fail_shard(tx, lease, error) is None:
+                self._tally.count("put_off", "transcribe")
 
     def renew(self) -> list[Lease]:
         """Every quarter of a lease: prolong. The answer is what another worker has now."""
@@ -145,9 +148,12 @@ class InHand:
     def _taken(self, *, limit: int = 1, suspects: bool = False) -> list[Lease]:
         o = self._options
         with self._db.transaction() as tx:
-            return leases.claim(
+            taken = leases.claim(
                 tx, Step.TRANSCRIBE, o.worker, limit=limit, seconds=o.lease_s, engine=o.engine, suspects=suspects
             )
+        if taken:
+            self._tally.count("claims", "transcribe", by=len(taken))
+        return taken
 
     def _rest(self) -> None:
         """Nothing is in hand: whoever wants to be alone may be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -182,8 +183,14 @@ class Ledger:
 
     def _note(self, written: Sequence[Work]) -> None:
         self._tally.add(chunks_decoded=len(written), audio_s=sum(w.reading.chunk.span.duration for w in written))
+        if written:
+            self._tally.got_on("transcribe")
         for work in written:
             work.shard.open.discard(work.reading.chunk.index)
+        now = time.monotonic()
         for shard in {w.shard for w in written}:
+            if shard.claimed_at:
+                self._tally.observe("checkpoint_latency_seconds", now - shard.claimed_at)
+                shard.claimed_at = 0.0
             if not shard.open:
                 self._hand.drop(shard.lease)

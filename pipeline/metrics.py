@@ -7,6 +7,7 @@ recording or a user's label, so the number of series is bounded by workers × en
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -57,7 +58,8 @@ WORKER = (
 """Served by each worker. `engine` is what it has loaded (`large-v3 int8 beam 1`), `step` one of storage.leases.Step."""
 
 EXPORTER = (
-    Metric("spotscribe_jobs", "gauge", "Jobs, by state and, of those that ended, by code.", ("state", "code")),
+    Metric("spotscribe_jobs", "gauge", "Jobs that have not ended.", ("state",)),
+    Metric("spotscribe_day_ended_jobs", "gauge", "Jobs that ended in the last 24 hours.", ("state", "code")),
     Metric("spotscribe_backlog_recordings", "gauge", "Recordings with something queued.", ("queue",)),
     Metric("spotscribe_backlog_shards", "gauge", "Shards that wait for a worker.", ("queue",)),
     Metric("spotscribe_backlog_audio_seconds", "gauge", "Seconds of recordings that wait; for `cpu`, as far as lengths are known.", ("queue",)),
@@ -67,11 +69,11 @@ EXPORTER = (
     Metric("spotscribe_worker_rtfx", "gauge", "Seconds of sound in a second of one worker at work, as measured lately.", ("queue",)),
     Metric("spotscribe_held_recordings", "gauge", "Recordings that sources hold back for their share or budget."),
     Metric("spotscribe_undelivered_files", "gauge", "Files that are due and not written."),
-    Metric("spotscribe_dead_letters", "gauge", "What was given up and waits for a person.", ("kind",)),
+    Metric("spotscribe_dead_letters", "gauge", "What was given up and waits for a person: notices, recordings not put away, files.", ("kind",)),
     Metric("spotscribe_workers_lost", "gauge", "Workers of the last hour that died with work in hand."),
     Metric("spotscribe_workers_left", "gauge", "Workers of the last hour that said goodbye."),
-    Metric("spotscribe_day_device_seconds", "gauge", "Of the last 24 hours, by use: kept, repeated, idle.", ("use",)),
-    Metric("spotscribe_day_cost", "gauge", "Of the last 24 hours, by use, in the currency of SPOTSCRIBE_PRICE_PER_HOUR.", ("use",)),
+    Metric("spotscribe_day_device_seconds", "gauge", "Of workers that started in the last 24 hours, by use: kept, failed, repeated, idle.", ("use",)),
+    Metric("spotscribe_day_cost", "gauge", "The same in the currency of SPOTSCRIBE_PRICE_PER_HOUR.", ("use",)),
     Metric("spotscribe_canary_wer_ratio", "gauge", "WER of the canary, the latest of each.", ("version", "engine", "device")),
     Metric("spotscribe_canary_rtfx", "gauge", "Its speed.", ("version", "engine", "device")),
     Metric("spotscribe_canary_timestamp_seconds", "gauge", "When that was.", ("version", "engine", "device")),
@@ -79,3 +81,9 @@ EXPORTER = (
     Metric("spotscribe_exporter_refreshed_timestamp_seconds", "gauge", "When the database last answered."),
 )  # fmt: skip
 """Served by `spotscribe exporter`, which asks the database. `queue` is `cpu`, or an engine for its GPU workers."""
+
+
+@cache
+def named(short: str) -> Metric:
+    """The worker's metric of that name, without its prefix and `_total`. Raises KeyError."""
+    return {m.name.removeprefix(PREFIX).removesuffix("_total"): m for m in WORKER}[short]

@@ -50,6 +50,11 @@ class MixedReading:
         """The engine cannot decode what was asked: that stretch is lost, and the others are read."""
         self._now.fail(reason)
 
+    @property
+    def why(self) -> str:
+        """What speaks for the next request; empty where that begins a stretch."""
+        return self._now.why
+
     def result(self) -> ChunkResult:
         results = [r.result() for r in self._readings]
         return replace(

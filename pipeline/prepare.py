@@ -181,10 +181,13 @@ class Preparer:
     def _give_back(self, lease: Lease, wait_s: float, why: str | None = None) -> None:
         with self._db.transaction() as tx:
             leases.release(tx, lease, wait_s=wait_s, error=why)
+        if why is not None:
+            self._tally.count("put_off", "prepare")
 
     def _end(self, lease: Lease, state: str, error: PermanentError) -> None:
         with self._db.transaction() as tx:
             jobs.end_job(tx, lease, state, Verdict(error.code, str(error)))
+        self._tally.count("ended", state, error.code.value)
 
 
 def _span_blocks(pcm: Path, channels: int, channel: int, span: Span, seconds: float = 30.0) -> Iterator[Samples]:

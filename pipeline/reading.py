@@ -68,6 +68,8 @@ class Reading:
         self._segments: list[Segment] = []
         self._gaps: list[Gap] = []
         self._decodes = 0
+        self.why = ""
+        """What speaks for the next request: a doubt, the prompt in the answer, or speech that is not read yet."""
 
     @property
     def request(self) -> Request | None:
@@ -97,12 +99,16 @@ class Reading:
         if self._suspect is None and rung.prompted and echoes.echoing(answer, self._prompt):
             self._suspect = (answer, rung)
             self._rungs = (replace(rung, prompted=False), *self._rungs)
+            self.why = "prompt_echo"
             return
         answer, rung = self._settled(answer, rung)
         self._answers.append((answer, rung))
-        if not quality.doubts(answer, self._speech(), self._part.duration):
-            self._accept(answer, self._answers[-1][1], ())
-        elif not self._rungs:
+        doubts = quality.doubts(answer, self._speech(), self._part.duration)
+        if not doubts:
+            self._accept(answer, rung, ())
+        elif self._rungs:
+            self.why = doubts[0]
+        else:
             chosen = quality.best([a for a, _ in self._answers], self._speech(), self._part.duration)
             rung = next(r for a, r in self._answers if a is chosen)
             self._accept(chosen, rung, quality.doubts(chosen, self._speech(), self._part.duration))
@@ -171,6 +177,7 @@ class Reading:
             self._hole, self._part = hole, ways[tried]
             self._another_way = tried + 1 < len(ways)
             self._rungs = (Rung(self._plan.window(self._part.duration)),)
+            self.why = UNREAD
             return
 
     def _insert(self, said: list[Segment]) -> None:

@@ -34,6 +34,8 @@ class OpenShard:
     """Chunks that are not checkpointed yet."""
     prompt: tuple[int, ...] = ()
     """What stands before each chunk, in the model's tokens."""
+    claimed_at: float = 0.0
+    """By the monotonic clock; 0 once its first checkpoint is written."""
 
     def sound(self, span: Span) -> Samples:
         """The samples of a span of the recording, int16 at 16 kHz. One thread at a time."""
@@ -51,7 +53,7 @@ class ShardLoader:
     def __init__(self, database: Database, store: ObjectStore, engine: Engine, tally: Tally) -> None:
         self._db, self._store, self._engine, self._tally = database, store, engine, tally
 
-    def load(self, lease: Lease) -> OpenShard:
+    def load(self, lease: Lease, claimed_at: float = 0.0) -> OpenShard:
         """Read a shard and its plan; chunks whose checkpoints stand are not open any more.
 
         Raises PermanentError where its prompt is too long for this model.
@@ -64,7 +66,7 @@ class ShardLoader:
         left = {c.index for c in shard.chunks} - done
         prompt = self._engine.prompt(view.options.prompt)
         hearing = self._hearing(view, shard, left, languages)
-        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, hearing, left, prompt)
+        opened = OpenShard(lease, job, shard, self._store.open(key), view.options, hearing, left, prompt, claimed_at)
         reused = sum(c.span.duration for c in shard.chunks if c.index in done)
         self._tally.add(reused_s=reused)
         return opened

@@ -71,7 +71,7 @@ class Transcriber:
         self._batch_size = max(batch_size, engine.parallel)
         self._calls = ModelCalls(database, engine, claims, tally, max(1, self._batch_size // engine.parallel), stall_s)
         loader = ShardLoader(database, store, engine, tally)
-        self._hand = InHand(database, loader, claims, company or Company(), self._batch_size)
+        self._hand = InHand(database, loader, claims, company or Company(), self._batch_size, tally)
         self.nudge = self._hand.nudge
         self._db, self._engine, self._tally, self._coming = database, engine, tally, coming
         self._held_back: float | None = None
@@ -132,6 +132,8 @@ class Transcriber:
         except DatabaseAway:
             self._away_until = time.monotonic() + AWAY_S
             return True
+        if self._hand.empty:
+            self._tally.got_on("transcribe")
         self.nudge.wait(IDLE_S)
         return not self._hand.empty
 
@@ -142,7 +144,7 @@ class Transcriber:
         listening.agree(self._db, self._hand.shards.values())
         if not self.stalled:
             for lease in self._hand.renew():
-                self._drop(lease)
+                self._lost(lease)
         at_hand = len(self._fresh) + len(self._ready) + len(self._computing)
         self._hand.claim(BATCHES_AHEAD * self._batch_size - at_hand)
 
@@ -250,6 +252,7 @@ class Transcriber:
             if len(batch) > 1:
                 self._halve(batch)
                 return False
+            self._tally.count("out_of_memory")
             batch[0].reading.fail(str(e))
         except PermanentError as e:
             self._failed(batch, e)
@@ -260,6 +263,8 @@ class Transcriber:
             if request is None:
                 read.append(work)
             elif work.shard.lease in self._hand.shards:
+                if work.reading.why:
+                    self._tally.count("redecodes", work.reading.why)
                 work.request, work.age = request, 0
                 self._fresh.append(work)
             else:
@@ -302,12 +307,17 @@ class Transcriber:
     def _settle(self, written: Written) -> None:
         self._begun.difference_update(written.settled)
         for lease in written.lost:
-            self._drop(lease)
+            self._lost(lease)
         for job in written.handed_on:
             self.transcribed(job)
 
+    def _lost(self, lease: Lease) -> None:
+        """Another worker has the shard."""
+        self._tally.count("leases_lost", "transcribe")
+        self._drop(lease)
+
     def _drop(self, lease: Lease) -> None:
-        """Another worker has the shard: forget it."""
+        """Forget the shard."""
         self._hand.drop(lease)
         self._fresh = [w for w in self._fresh if w.shard.lease != lease]
         self._ready = [w for w in self._ready if w.shard.lease != lease]

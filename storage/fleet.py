@@ -32,6 +32,21 @@ class Worker:
     """Of its device."""
     market: str = ""
     """How its machine was bought."""
+    device: str = ""
+    """What its model runs on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a worker has done so far."""
+
+    device_s: float = 0.0
+    """Seconds that its device was at work."""
+    audio_s: float = 0.0
+    """Seconds of sound of the chunks whose result was accepted."""
+
+
+NOTHING = Done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +108,21 @@ def register(tx: Connection, worker: Worker) -> None:
         .values(
             name=worker.name, host=worker.host, version=worker.version, roles=" ".join(worker.roles),
             engine=worker.engine, price_per_hour=worker.price_per_hour, market=worker.market,
+            device=worker.device,
         )
         .on_conflict_do_nothing()
     )  # fmt: skip
 
 
-def seen(tx: Connection, worker: str, device_s: float = 0.0) -> None:
-    """It lives. `device_s`: what its device has been at work so far."""
-    tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(seen_at=now_plus(), device_s=device_s))
+def seen(tx: Connection, worker: str, done: Done = NOTHING) -> None:
+    """It lives, and has done so much."""
+    here = {"seen_at": now_plus(), "device_s": done.device_s, "audio_s": done.audio_s}
+    tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(here))
 
 
-def left(tx: Connection, worker: str, device_s: float = 0.0) -> None:
+def left(tx: Connection, worker: str, done: Done = NOTHING) -> None:
     """It said goodbye."""
-    gone = {"seen_at": now_plus(), "left_at": now_plus(), "device_s": device_s}
+    gone = {"seen_at": now_plus(), "left_at": now_plus(), "device_s": done.device_s, "audio_s": done.audio_s}
     tx.execute(update(WorkerRow).where(WorkerRow.name == worker).values(gone))
 
 
@@ -152,12 +169,12 @@ def overview(tx: Connection, label: str | None = None) -> Overview:
         workers=tuple(workers),
         undelivered=of(select(func.count()).where(Output.state.in_(("due", "delivering"))), Output.job_id).scalar_one(),
         given_up=of(select(func.count()).where(Errand.state == "dead"), Errand.job_id).scalar_one(),
-        held=_held(tx) if label is None else 0,
+        held=held(tx) if label is None else 0,
         put_off=tuple(sorted(why)),
     )
 
 
-def _held(tx: Connection) -> int:
+def held(tx: Connection) -> int:
     return tx.execute(select(func.count()).where(Arrival.state == "held")).scalar_one()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import DateTime, Float, Text, literal
+from sqlalchemy import DateTime, Float, Text, literal, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -27,6 +27,13 @@ def _sqlite_now(element: now_plus, compiler: Any, **kw: Any) -> str:
 @compiles(now_plus, "postgresql")
 def _postgres_now(element: now_plus, compiler: Any, **kw: Any) -> str:
     return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+
+
+def since(seconds: float) -> Any:
+    """The database's time so many seconds ago, found once a statement, so that an index can answer comparisons with it.
+
+    Postgres asks a clock anew for each row, and then no index helps."""
+    return instant(select(now_plus(-seconds)).scalar_subquery())
 
 
 class start_of_day(FunctionElement[Any]):  # noqa: N801 (as above)

@@ -79,14 +79,16 @@ def shards_done(tx: Connection, job: int) -> bool:
     return tx.execute(_HAND_ON, {"transcribed": job}).first() is not None
 
 
-def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> bool:
+def fail_shard(tx: Connection, lease: Lease, error: SpotscribeError) -> bool | None:
     """A shard that cannot be decoded: later, if it may help, else without it. True: that was the job's last shard.
+
+    None: it was put off.
 
     What the job's other shards hold is kept: the transcript says of this one's speech that it was not decoded.
     """
     if isinstance(error, TransientError | UsageError):  # the latter is this machine's fault, not the recording's
         leases.release(tx, lease, wait_s=TRY_AGAIN_S)
-        return False
+        return None
     job = tx.execute(select(ShardRow.job_id).where(ShardRow.id == lease.id)).scalar()
     lock_jobs(tx, [job] if job is not None else [])
     leases.end(tx, lease, "failed")

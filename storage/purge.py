@@ -27,7 +27,7 @@ from sqlalchemy import (
 from storage import arrivals, errands, submission
 from storage.jobs import ENDED, WITH_TRANSCRIPT
 from storage.leases import unheld
-from storage.moments import instant, now_plus
+from storage.moments import instant, now_plus, since
 from storage.tables import (
     Arrival,
     Checkpoint,
@@ -213,7 +213,7 @@ def drop_transcripts(tx: Connection, which: Any) -> int:
 
 def left_behind(older_s: float) -> Any:
     """Transcripts of that age; those that no job has were left behind when it was started again."""
-    return instant(TranscriptRow.created_at) <= instant(now_plus(-older_s))
+    return instant(TranscriptRow.created_at) <= since(older_s)
 
 
 def of_bytes(sha256: str) -> Any:
@@ -301,7 +301,7 @@ def _chosen(old: Old, *, files: bool) -> Any:
 
 
 def _aged(old: Old) -> list[Any]:
-    rules = [Job.state.in_(ENDED), instant(Job.finished_at) <= instant(now_plus(-old.older_s))]
+    rules = [Job.state.in_(ENDED), instant(Job.finished_at) <= since(old.older_s)]
     if old.label is not None:
         rules.append(Job.id.in_(select(Label.job_id).where(Label.label == old.label)))
     if old.source is not None:

@@ -13,7 +13,7 @@ from chunking.errors import Code, PermanentError
 from storage import errands, jobs, plans
 from storage.jobs import Verdict
 from storage.leases import SUSPECT_CRASHES, Lease, Step
-from storage.moments import now_plus
+from storage.moments import instant, since
 from storage.tables import Job, WorkerRow
 
 CRASHES = 3
@@ -26,8 +26,9 @@ STORM_S = 600.0
 
 def quarantine(tx: Connection) -> int:
     """End what has killed its worker three times without getting on. The answer is how many rows."""
-    since = now_plus(-STORM_S)
-    deaths = tx.execute(select(func.count()).select_from(WorkerRow).where(WorkerRow.lost_at > since)).scalar_one()
+    deaths = tx.execute(
+        select(func.count()).select_from(WorkerRow).where(instant(WorkerRow.lost_at) > since(STORM_S))
+    ).scalar_one()
     count = 0
     for step in Step:
         t = step.table.c

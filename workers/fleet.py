@@ -32,13 +32,14 @@ from pipeline.engine import Engine
 from pipeline.errands import Errander
 from pipeline.finish import Finisher
 from pipeline.inhand import ClaimOptions
+from pipeline.metrics import WORKER
 from pipeline.notices import Webhooks
 from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
 from storage import fleet, jobs, leases
-from storage.fleet import Worker
+from storage.fleet import Done, Worker
 from storage.jobs import JobOptions
 from storage.leases import Step
 from workers.bootstrap import tame_collector
@@ -46,10 +47,12 @@ from workers.celery_app import CPU, HOLD_S, gpu, queue
 from workers.nudges import Nudges
 from workers.presence import Presence
 from workers.reconciler import Reconciler
+from workers.served import Served, Source
 from workers.spot import Notice, Watch
 from workers.steps import EMPTY_S, Steps
 from workers.tasks import add_tasks
 from workers.wiring import Wiring
+from workers.worker_metrics import WorkerMetrics
 
 GRACE_S, LEAVE_S, GONE_S = 4.0, 7.0, 9.0
 """From the notice: what the model's calls get, when leases still held are taken back, when the process is gone."""
@@ -83,13 +86,15 @@ class FleetWorker:
 
     def __init__(
         self, settings: Settings, wiring: Wiring, app: Celery, presence: Presence, options: FleetOptions,
-        engine: Engine | None,
+        engine: Engine | None, served: Served | None = None,
     ) -> None:  # fmt: skip
+        """`served`: where it is to tell how it does."""
         self._settings, self._app, self._presence, self._options = settings, app, presence, options
         self._db, self._tally = wiring.database, Tally()
         self._me = Worker(
             presence.name, socket.gethostname(), version("spotscribe"), options.roles,
             options.job.engine if "gpu" in options.roles else "", settings.price_per_hour, settings.market,
+            engine.device if engine is not None else "",
         )  # fmt: skip
         claims = ClaimOptions(presence.name, options.job.engine, settings.lease_s, POLL_S, settings.price_per_hour)
         self._company, self._errand_company, self._decoder = Company(), Company(), DecoderPool()
@@ -99,21 +104,30 @@ class FleetWorker:
             company=self._company, stall_s=settings.stall_s,
         )  # fmt: skip
         self._steps = Steps(
-            self._db, claims, self._company, cpu=self._cpu_steps(wiring) if "cpu" in options.roles else (),
-            cpu_threads=options.cpu_threads, transcriber=self._transcriber, ready=self._tell, debug=options.debug,
+            self._db, claims, self._company, tally=self._tally,
+            cpu=self._cpu_steps(wiring) if "cpu" in options.roles else (), cpu_threads=options.cpu_threads,
+            transcriber=self._transcriber, ready=self._tell, debug=options.debug,
         )  # fmt: skip
         self._errands = Steps(
-            self._db, claims, self._errand_company, cpu=self._errand_steps(wiring) if "cpu" in options.roles else (),
-            cpu_threads=ERRAND_THREADS, keeps_out=False, debug=options.debug,
+            self._db, claims, self._errand_company, tally=self._tally, part="errands",
+            cpu=self._errand_steps(wiring) if "cpu" in options.roles else (), cpu_threads=ERRAND_THREADS,
+            keeps_out=False, debug=options.debug,
         )  # fmt: skip
         self._ended = threading.Event()
-        self._reconciler = Reconciler(
-            self._db, wiring.store, self._nudges, presence.name, settings.lease_s, lambda: self._tally.device_s
-        )
+        self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s, self._done)
         self._stop, self._left = threading.Event(), threading.Event()
         self._leaving = threading.Lock()
         self._why, self._code = "", 0
-        self._moving = self._holding = False
+        self._moving = self._holding = self._at_work = False
+        if served is not None:
+            part = "transcribe" if engine is not None else "cpu"
+            self._metrics = WorkerMetrics(self._me, self._tally, part, lambda: self.ready)
+            served.watch(Source(WORKER, self._metrics.values), self._stuck, lambda: self.ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes work."""
+        return self._at_work and not self._moving and not self._stop.is_set()
 
     def run(self) -> int:
         """Work until somebody says to leave."""
@@ -132,6 +146,7 @@ class FleetWorker:
         worker_shutting_down.connect(self._shutting_down, weak=False)
         try:
             tame_collector()
+            self._at_work = True
             self._say(f"at work: {', '.join(self._options.roles)}, {self._me.engine or 'no model'}")
             self._celery_worker().start()
         finally:
@@ -174,7 +189,7 @@ class FleetWorker:
         try:
             with self._db.transaction() as tx:
                 leases.release_worker(tx, self._me.name)
-                fleet.left(tx, self._me.name, self._tally.device_s)
+                fleet.left(tx, self._me.name, self._done())
         except TransientError:
             self._say("the database does not answer; what is held goes back when its lease is over")
         self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")
@@ -189,6 +204,7 @@ class FleetWorker:
         os._exit(self._code)
 
     def _notice(self, notice: Notice) -> None:
+        self._tally.count("preemption_notices", notice.value)
         if notice is Notice.REBALANCE:
             self._say("the cloud recommends to move: taking nothing more")
             self._moving = True  # and its message stays with it, instead of many more that others could use
@@ -200,6 +216,22 @@ class FleetWorker:
 
     def _shutting_down(self, *, sig: str, **_: Any) -> None:
         self.leave(sig if sig.startswith("SIG") else f"SIG{sig}")
+
+    def _stuck(self) -> str | None:
+        """Why nothing gets on here, for whoever would start this process again; nothing to do is no reason.
+
+        How long a recording takes to prepare is bounded elsewhere, so CPU steps alone are not judged by the clock.
+        """
+        limit = self._settings.stall_s
+        if self._transcriber is None:
+            return None
+        if self._transcriber.stalled:
+            return f"a call of the model takes longer than {limit:.0f} s"
+        since = time.time() - self._metrics.got_on_at
+        return f"nothing was transcribed for {since:.0f} s, with work in hand" if since > limit else None
+
+    def _done(self) -> Done:
+        return Done(self._tally.device_s, self._tally.audio_s)
 
     def _watch(self) -> None:
         """End the process at once, with its leases, where it can do no good any more."""
@@ -237,7 +269,7 @@ class FleetWorker:
 
     def _errand_steps(self, wiring: Wiring) -> tuple[tuple[Step, Callable[[leases.Lease], None]], ...]:
         webhooks = Webhooks(self._settings.webhook_secret)
-        errander = Errander(self._db, webhooks, lambda: wiring.outbox, lambda: wiring.shelves)
+        errander = Errander(self._db, webhooks, lambda: wiring.outbox, lambda: wiring.shelves, self._tally)
         return ((Step.ERRAND, errander.run),)
 
     def _nudge_errands(self) -> None:

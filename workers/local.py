@@ -187,7 +187,7 @@ class LocalRun:
             company=company, coming=lambda: bool(self._unprepared),
         )  # fmt: skip
         steps = Steps(
-            self._db, claims, company,
+            self._db, claims, company, tally=self._tally,
             cpu=((Step.FINISH, self._finisher.finish), (Step.PREPARE, preparer.prepare)), cpu_threads=CPU_THREADS,
             transcriber=transcriber, room_ahead=self._room_ahead, ready=self._say, debug=self._options.debug,
         )  # fmt: skip

@@ -37,11 +37,18 @@ class Child:
     environment: Mapping[str, str]
 
 
-def children(number: int, gpus: int, cores: int, cpu_threads: int | None) -> tuple[Child, ...]:
-    """This process's own command so many times: GPUs, cores and CPU threads are shared out."""
+def children(
+    number: int, gpus: int, cores: int, cpu_threads: int | None, metrics_listen: str = ""
+) -> tuple[Child, ...]:
+    """This process's own command so many times: GPUs, cores and CPU threads are shared out.
+
+    Each serves its metrics on a port of its own, from `metrics_listen` on.
+    """
     made = []
     for i in range(number):
         environment = {**os.environ, f"{PREFIX}CPU_THREADS": str(max(1, cores // number))}
+        if metrics_listen:
+            environment[f"{PREFIX}METRICS_LISTEN"] = next_port(metrics_listen, i)
         name = f"process {i}"
         if gpus:
             environment[VISIBLE] = share_of_gpus(os.environ.get(VISIBLE), gpus, i, number)
@@ -50,6 +57,12 @@ def children(number: int, gpus: int, cores: int, cpu_threads: int | None) -> tup
         command = (sys.executable, *sys.orig_argv[1:], "--processes", "1", "--child-of", str(os.getpid()))
         made.append(Child(name, (*command, *threads), environment))
     return tuple(made)
+
+
+def next_port(listen: str, after: int) -> str:
+    """HOST:PORT, so many ports on; 0 stays, any free port. Pure."""
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{int(port) + after}" if port.isdecimal() and int(port) else listen
 
 
 def share_of_gpus(visible: str | None, gpus: int, process: int, processes: int) -> str:

@@ -13,7 +13,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from waitress import create_server, wasyncore  # type: ignore[import-untyped]
@@ -21,6 +20,7 @@ from waitress import create_server, wasyncore  # type: ignore[import-untyped]
 from chunking.errors import TransientError, UsageError
 from pipeline.events import MOST_BYTES, Event, Unreadable, parse
 from pipeline.settings import PREFIX
+from workers.addresses import address
 
 THREADS = 4
 IDLE_S = 30
@@ -105,22 +105,9 @@ class Receiver:
 
 def _bind(listen: str, guarded: bool) -> socket.socket:
     """A socket on HOST:PORT that nobody listens to yet. Raises UsageError."""
-    try:
-        parts = urlsplit(f"//{listen}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.netloc != listen or parts.username is not None:
-        raise UsageError(f"{listen} is no address to listen on; it looks like 127.0.0.1:8900 or [::1]:8900")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as e:
-        raise UsageError(f"{listen}: there is no host {host}") from e
-    if not guarded and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+    where = address(listen)
+    if not guarded and not ipaddress.ip_address(str(where.address[0]).partition("%")[0]).is_loopback:
         raise UsageError(
             f"{PREFIX}EVENTS_TOKEN is not set: without it events are taken on 127.0.0.1 only, not {listen}"
         )
-    try:
-        return socket.create_server(address[:2], family=family)
-    except OSError as e:
-        raise UsageError(f"{listen} cannot be listened on: {e.strerror or e}") from e
+    return where.bind()

@@ -22,6 +22,7 @@ from pipeline.finish import sweep
 from pipeline.retention import carry_out
 from storage import errands, fleet, leases, receivers
 from storage.database import Database
+from storage.fleet import Done
 from storage.leases import Step
 from storage.moments import now_plus
 from storage.objects import ObjectStore
@@ -57,12 +58,12 @@ class Reconciler:
         nudges: Nudges,
         worker: str,
         lease_s: float,
-        device_s: Callable[[], float] = lambda: 0.0,
+        done: Callable[[], Done] = Done,
     ) -> None:
-        """`device_s`: what the worker's device has been at work so far."""
+        """`done`: what the worker has done so far."""
         self._db, self._store, self._nudges, self._worker = database, store, nudges, worker
         self._every_s = min(2.0, lease_s / 10)
-        self._lease_s, self._device_s = lease_s, device_s
+        self._lease_s, self._done = lease_s, done
         self._swept, self._seen = time.monotonic(), 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -105,7 +106,7 @@ class Reconciler:
     def _say_hello(self) -> None:
         self._seen = time.monotonic()
         with self._db.transaction() as tx:
-            fleet.seen(tx, self._worker, self._device_s())
+            fleet.seen(tx, self._worker, self._done())
 
     def _alone(self, tx: Connection) -> bool:
         """Whether no other reconciler of these tables is at it. The lock ends with the transaction, so none is left."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from chunking.errors import Code, LeaseLost, TransientError
 from pipeline.company import Company
 from pipeline.inhand import SUSPECTS_S, ClaimOptions
+from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
 from storage import errands, jobs, leases, outputs
 from storage.database import Database
@@ -40,6 +41,8 @@ class Steps:
         claims: ClaimOptions,
         company: Company,
         *,
+        tally: Tally,
+        part: str = "cpu",
         cpu: Sequence[tuple[Step, Do]] = (),
         cpu_threads: int = 0,
         transcriber: Transcriber | None = None,
@@ -48,13 +51,16 @@ class Steps:
         keeps_out: bool = True,
         debug: bool = False,
     ) -> None:
-        """`cpu`: what the CPU threads do, most urgent first. `room_ahead`: whether more should be prepared now.
+        """`part`: how the process's part is called that these threads are.
+
+        `cpu`: what the CPU threads do, most urgent first. `room_ahead`: whether more should be prepared now.
 
         `ready` is called when a step has made work for the next one, with its job. `keeps_out`: nothing more is taken
         until a suspect can be alone; else the suspect waits until it happens to be, since others may take an hour.
         `debug`: a step's unforeseen error ends its thread, and does not only fail its job.
         """
         self._db, self._claims, self._company = database, claims, company
+        self._tally, self._part = tally, part
         self._cpu_steps, self._transcriber = tuple(cpu), transcriber
         self._room_ahead, self._ready, self._keeps_out, self._debug = room_ahead, ready, keeps_out, debug
         self.stop, self.done = threading.Event(), threading.Event()
@@ -122,6 +128,7 @@ class Steps:
                 pause = min(2 * pause, self._claims.poll_s)
 
     def _rest(self, seconds: float) -> None:
+        self._tally.got_on(self._part)
         with self._counting:
             self._waiting += 1
         self.cpu_nudge.wait(seconds)
@@ -176,6 +183,7 @@ class Steps:
             claimed = leases.claim(tx, step, c.worker, limit=limit, seconds=c.lease_s, suspects=suspects)
         if claimed:
             self._empty_until.pop(step, None)
+            self._tally.count("claims", step.name.lower(), by=len(claimed))
         for lease in claimed:
             self._guarded(do, lease)
         return bool(claimed)
@@ -185,6 +193,7 @@ class Steps:
         try:
             do(lease)
         except LeaseLost:
+            self._tally.count("leases_lost", lease.step.name.lower())
             return
         except TransientError:
             raise
@@ -192,6 +201,7 @@ class Steps:
             if self._debug:
                 raise
             self._fail(lease, f"{type(e).__name__}: {e}")
+        self._tally.got_on(self._part)
         if lease.step is Step.FINISH:
             self._empty_until.pop(Step.DELIVER, None)
         if lease.step is Step.PREPARE:
@@ -209,6 +219,7 @@ class Steps:
                 errands.dead(tx, lease, why)
             else:
                 jobs.end_job(tx, lease, "failed", Verdict(Code.INTERNAL, why))
+                self._tally.count("ended", "failed", Code.INTERNAL.value)
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine, text
 
 from infra.laptop import RedisHandle
+from infra.server import free_port
+from pipeline.metrics import EXPORTER, WORKER, Metric
 from pipeline.settings import Settings
 from tests.acceptance.command import PROGRAM, Ran, spotscribe
 from tests.conftest import package_file
@@ -46,6 +50,7 @@ class Fleet:
             "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
         }  # fmt: skip
         self.worker: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
 
     @property
     def s3(self) -> Any:
@@ -63,8 +68,15 @@ class Fleet:
         if self.worker is None:
             with (self.folder / "worker.log").open("wb") as log:
                 self.worker = subprocess.Popen(
-                    [*PROGRAM, "worker", "--model", "tiny.en"], env=os.environ | self.variables | PRICED, stderr=log
+                    [*PROGRAM, "worker", "--model", "tiny.en"],
+                    env=os.environ | self.variables | PRICED | {"SPOTSCRIBE_METRICS_LISTEN": f":{self.port}"},
+                    stderr=log,
                 )
+
+    def told(self, path: str) -> str:
+        """What the worker serves there."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+            return str(answer.read().decode())
 
     def close(self) -> None:
         if self.worker is not None:
@@ -295,3 +307,50 @@ def test_settings_come_from_a_toml_file_and_the_environment_goes_first(
     ended = spotscribe("status")
     assert ended.code == 2
     assert "there is no setting colour" in ended.stderr
+
+
+def samples(text: str) -> list[tuple[str, dict[str, str], float]]:
+    """Of our own metrics."""
+    found = [s for f in text_string_to_metric_families(text) for s in f.samples]
+    return [(s.name, s.labels, s.value) for s in found if s.name.startswith("spotscribe_")]
+
+
+def only_of(table: tuple[Metric, ...], found: list[tuple[str, dict[str, str], float]]) -> None:
+    """Nothing is served that the table does not name, with other labels, or with a label that users choose."""
+    known = {m.name: set(m.labels) for m in table if m.kind != "histogram"}
+    known |= {m.name + end: {"le"} if end == "_bucket" else set()
+              for m in table if m.kind == "histogram" for end in ("_bucket", "_count", "_sum")}  # fmt: skip
+    for name, labels, _ in found:
+        assert set(labels) == known[name], name
+        assert not any("://" in v or v in {"nov", "blue"} for v in labels.values()), labels
+
+
+def test_a_worker_tells_of_its_work(fleet: Fleet) -> None:
+    transcribe_all(fleet)
+    assert (fleet.told("/readyz"), fleet.told("/healthz")) == ("ready\n", "ok\n")
+    found = samples(fleet.told("/metrics"))
+    only_of(WORKER, found)
+    value = {(name, *sorted(labels.values())): v for name, labels, v in found}
+    [(chunks, seconds)] = fleet.query("SELECT count(*), sum(device_s) FROM checkpoints")
+    assert value["spotscribe_chunks_total",] == chunks
+    assert value["spotscribe_device_busy_seconds_total",] >= seconds * 0.999
+    assert 0 < value["spotscribe_audio_seconds_total",] <= value["spotscribe_window_seconds_total",]
+    assert 0 < value["spotscribe_padding_seconds_total",] < value["spotscribe_window_seconds_total",]
+    assert value["spotscribe_batch_fill_ratio_count",] == value["spotscribe_batches_total", "decode"]
+    assert value["spotscribe_checkpoint_latency_seconds_count",] == value["spotscribe_claims_total", "transcribe"]
+    [(transcribed,)] = fleet.query("SELECT sum(transcribed_s) FROM transcripts")
+    assert value["spotscribe_coverage_seconds_total", "transcribed"] == pytest.approx(transcribed)
+    assert value["spotscribe_ended_total", "done", "ok"] == value["spotscribe_job_seconds_count",] > 0
+    assert value["spotscribe_leases_lost_total", "transcribe"] == 0
+
+
+def test_the_exporter_tells_of_the_fleet(fleet: Fleet) -> None:
+    transcribe_all(fleet)
+    found = samples(spotscribe("exporter", "--once").stdout)
+    only_of(EXPORTER, found)
+    value = {(name, *sorted(labels.values())): v for name, labels, v in found}
+    [(ended,)] = fleet.query("SELECT count(*) FROM jobs WHERE state = 'done' AND code = 'ok'")
+    told = [v for name, labels, v in found if name == "spotscribe_day_ended_jobs" and labels["code"] == "ok"]
+    assert told == [ended]
+    assert value["spotscribe_workers", "cpu"] == value["spotscribe_workers", "tiny.en int8 beam 1"] == 1
+    assert value["spotscribe_backlog_shards", "tiny.en int8 beam 1"] == 0

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from chunking.errors import Code
 from storage import checkpoints, costs, fleet, jobs, leases, submission
 from storage.database import Database
-from storage.fleet import Worker
+from storage.fleet import Done, Worker
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
 from storage.submission import Request
@@ -55,7 +55,7 @@ def test_where_a_fleets_time_went(database: Database) -> None:
     with database.transaction() as tx:
         fleet.register(tx, Worker("g", "h", "1", ("gpu",), "tiny.en int8 beam 1", 3.6, "spot"))
         fleet.register(tx, Worker("c", "h", "1", ("cpu",)))
-        fleet.seen(tx, "g", 100.0)
+        fleet.seen(tx, "g", Done(100.0, 5000.0))
         fleet.left(tx, "c")
     start = "datetime(seen_at, '-1000 seconds')" if database.is_sqlite else "seen_at - interval '1000 seconds'"
     with database.transaction() as tx:

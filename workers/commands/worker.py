@@ -20,6 +20,7 @@ from workers.fleet import FleetOptions, FleetWorker
 from workers.options import BATCH_SIZE, BEAM_SIZE, COMPUTE_TYPE, DEBUG, DEVICE, MODEL
 from workers.pack import Pack, children
 from workers.presence import Presence
+from workers.served import Served
 from workers.spot import by_name
 from workers.wiring import Wiring, load_engine, make_folder, model_directory, read_settings
 
@@ -82,11 +83,14 @@ def worker(
     gpus = decoder.gpus if decoder else 0
     if (number := processes or max(1, gpus)) > 1:
         wiring.database.close()
-        sys.exit(Pack(children(number, gpus, settings.cores, cpu_threads)).run())
+        sys.exit(Pack(children(number, gpus, settings.cores, cpu_threads, settings.metrics_listen)).run())
     options = FleetOptions(asked_roles, job, batch_size or (decoder.batch_size if decoder else 1), threads, debug)
+    served = Served(settings.metrics_listen) if settings.metrics_listen else None
+    if served is not None:
+        served.start()  # before the model is loaded, so that it can be seen to take its time
     engine = load_engine(settings, decoder.model, decoder.how) if decoder else None
     with Presence(settings.home, f"{socket.gethostname()}-") as presence:
-        code = FleetWorker(settings, wiring, wiring.app, presence, options, engine).run()
+        code = FleetWorker(settings, wiring, wiring.app, presence, options, engine, served).run()
     os._exit(code)  # without waiting for a call that the model is still at
 
 

@@ -1,0 +1,113 @@
+"""The exporter: asks the database every so often, apart from scrapes, and serves what it said last."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from chunking.errors import TransientError
+from pipeline.metrics import PREFIX
+from pipeline.telemetry import Labels
+from storage.database import Database
+from storage.figures import Figures, Queue, figures
+from workers.served import gauge
+
+LATE = 5
+"""So many rounds without an answer of the database: it is away."""
+
+Gauges = dict[str, Mapping[Labels, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What the database said, when, and how long that took."""
+
+    figures: Figures
+    at: float
+    """Seconds of the epoch."""
+    took_s: float
+
+
+class Exporter:
+    """`run` in a thread of its own; `values` at each scrape, from any."""
+
+    def __init__(self, database: Database, every_s: float) -> None:
+        self._db, self._every_s = database, every_s
+        self._last: Refreshed | None = None
+        self._began = time.time()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until told to stop. While the database is away the last answer stands."""
+        while not stop.is_set():
+            self.refresh()
+            stop.wait(self._every_s)
+
+    def refresh(self) -> None:
+        began = time.perf_counter()
+        try:
+            with self._db.reading() as tx:
+                found = figures(tx)
+        except TransientError:
+            return
+        self._last = Refreshed(found, time.time(), time.perf_counter() - began)
+
+    @property
+    def ready(self) -> bool:
+        return self._last is not None
+
+    def stuck(self) -> str | None:
+        """The database has not answered for some rounds. No reason to start this process again, but worth telling."""
+        since = time.time() - (self._last.at if self._last else self._began)
+        return f"the database has not answered for {since:.0f} s" if since > LATE * self._every_s + 30 else None
+
+    def values(self) -> Gauges:
+        """By the names of pipeline/metrics.py; empty until the database has answered."""
+        if self._last is None:
+            return {}
+        f, last = self._last.figures, self._last
+        found = _queues(f.queues) | _waste(f) | _canaries(f, last.at)
+        plain = {
+            "held_recordings": f.held,
+            "undelivered_files": f.undelivered,
+            "workers_lost": f.lost,
+            "workers_left": f.left,
+            "exporter_refresh_seconds": last.took_s,
+            "exporter_refreshed_timestamp_seconds": last.at,
+        }
+        found |= {PREFIX + name: gauge(value) for name, value in plain.items()}
+        found["spotscribe_jobs"] = {(state,): n for state, n in f.jobs.items()}
+        found["spotscribe_day_ended_jobs"] = {(state, code): float(n) for (state, code), n in f.ended.items()}
+        found["spotscribe_dead_letters"] = {(kind,): n for kind, n in f.dead.items()}
+        return found
+
+
+def _queues(queues: tuple[Queue, ...]) -> Gauges:
+    each: dict[str, Callable[[Queue], float]] = {
+        "backlog_recordings": lambda q: q.recordings,
+        "backlog_shards": lambda q: q.shards,
+        "backlog_audio_seconds": lambda q: q.audio_s,
+        "backlog_oldest_seconds": lambda q: q.oldest_s,
+        "workers": lambda q: q.workers,
+    }
+    return {PREFIX + name: {(q.name,): float(of(q)) for q in queues} for name, of in each.items()}
+
+
+def _waste(f: Figures) -> Gauges:
+    w = f.waste
+    uses = {"kept": w.accepted_s, "failed": w.failed_s, "repeated": w.repeated_s, "idle": w.idle_s}
+    price = w.cost / w.alive_s if w.alive_s else 0.0
+    return {
+        "spotscribe_day_device_seconds": {(use,): s for use, s in uses.items()},
+        "spotscribe_day_cost": {(use,): s * price for use, s in uses.items()},
+    }
+
+
+def _canaries(f: Figures, now: float) -> Gauges:
+    labels = {c: (c.version, c.engine, c.device) for c in f.canaries}
+    return {
+        "spotscribe_canary_wer_ratio": {labels[c]: c.wer for c in f.canaries},
+        "spotscribe_canary_rtfx": {labels[c]: c.rtfx for c in f.canaries},
+        "spotscribe_canary_timestamp_seconds": {labels[c]: now - c.age_s for c in f.canaries},
+    }
