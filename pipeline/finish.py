@@ -66,9 +66,10 @@ class Finisher:
                 keys = plans.object_keys(tx, lease.id)
             transcript = assemble(job, plan, results)
             state, verdict = ending(job, plan, results, transcript)
-            with self._db.transaction() as tx:  # its own: a new word in hand holds up all others who have it
-                search.know(tx, (s.text for s in transcript.segments))
             try:
+                with self._db.transaction() as tx:  # its own: a new word in hand holds up all others who have it
+                    leases.hold(tx, lease)  # else the words of a purged recording would come back
+                    search.know(tx, (s.text for s in transcript.segments))
                 with self._db.transaction() as tx:
                     leases.hold(tx, lease)
                     values = self._store_transcript(tx, job, transcript, results) if state != "failed" else {}

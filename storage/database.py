@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InternalError, OperationalError
 
 from chunking.errors import DatabaseAway, UsageError
 
@@ -25,6 +25,9 @@ BUSY_S = 30
 CONNECT_S = 5
 TOO_MUCH = "54"
 """Postgres' class of errors for what it can never take: a row too long for its index."""
+REFERS_TO_NOTHING = "23503"
+"""Postgres' code for a row that refers to one that is gone: only purging deletes what others may refer to."""
+PURGED_MEANWHILE = "what this refers to was purged at the same time; the same again will do"
 IDLE_S = 10
 """A transaction that its worker leaves lying (it was frozen, its machine is gone) is ended by Postgres after so long,
 so that the rows it locked are free before their lease is over."""
@@ -95,6 +98,10 @@ class Database:
             if self.is_sqlite or str(getattr(e.orig, "sqlstate", None) or "").startswith(TOO_MUCH):
                 raise
             raise DatabaseAway(_first_line(e)) from e
+        except IntegrityError as e:
+            if str(getattr(e.orig, "sqlstate", None) or "") != REFERS_TO_NOTHING:
+                raise
+            raise DatabaseAway(PURGED_MEANWHILE) from e
         except DBAPIError as e:
             if not e.connection_invalidated:
                 raise

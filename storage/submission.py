@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
+from chunking.errors import DatabaseAway
 from storage import buckets, errands
-from storage.database import upsert
+from storage.database import PURGED_MEANWHILE, upsert
 from storage.jobs import ENDED, OF_THE_MOMENT, JobOptions, MediaObject
 from storage.leases import unheld
 from storage.moments import now_plus
@@ -66,6 +67,8 @@ def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions
     if fresh:
         tx.execute(upsert(tx, Job.__table__).on_conflict_do_nothing(), fresh)
     found = _jobs(tx, ids, key, lock=True)
+    if len(found) < len(set(ids)):
+        raise DatabaseAway(PURGED_MEANWHILE)
     again = {j.id for r, j in found.items() if r in known and (request.force or _passing(j))}
     _start_again(tx, again, force=request.force)
     _note(tx, {j.id for j in found.values()}, request)

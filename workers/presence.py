@@ -25,9 +25,9 @@ class Presence:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.scratch.mkdir(parents=True)
         self._lock = (self._folder / self.name).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.scratch.mkdir(parents=True)  # now that others can see whose it is
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -65,6 +65,7 @@ class Reconciler:
         self._every_s = min(2.0, lease_s / 10)
         self._lease_s, self._done = lease_s, done
         self._swept, self._seen = time.monotonic(), 0.0
+        self._house: threading.Thread | None = None
 
     def run(self, stop: threading.Event) -> None:
         answered = time.monotonic()
@@ -82,9 +83,7 @@ class Reconciler:
                 if found is not None and time.monotonic() - self._swept > SWEEP_S:
                     self._swept = time.monotonic()
                     self._settle_forgotten()
-                    with suppress(PermanentError, OSError):  # no right to list or to delete: doctor says so
-                        sweep(self._db, self._store)
-                        carry_out(self._db, self._store)
+                    self._keep_house()
 
     def once(self) -> Pass | None:
         """One pass; None where another worker is at it."""
@@ -102,6 +101,19 @@ class Reconciler:
         after: int | None = 0
         while after is not None:
             after = self._db.again(partial(errands.settle_forgotten, after=after))
+
+    def _keep_house(self) -> None:
+        """Delete what nobody needs, in a thread of its own: it may take an hour, and leases must not wait for that."""
+        if self._house is not None and self._house.is_alive():
+            return
+
+        def work() -> None:
+            with suppress(TransientError, PermanentError, OSError):  # no right to list or to delete: doctor says so
+                sweep(self._db, self._store)
+                carry_out(self._db, self._store)
+
+        self._house = threading.Thread(target=work, name="house", daemon=True)
+        self._house.start()
 
     def _say_hello(self) -> None:
         self._seen = time.monotonic()

@@ -447,3 +447,24 @@ def test_in_buckets_too(sqlite: Database, tmp_path: Path, s3_endpoint: str, monk
     Purger(sqlite, S3Store(f"s3://{bucket}/work", client), places).recording(URL, None, equal=True)
     left = [o["Key"] for o in client.list_objects_v2(Bucket=bucket)["Contents"]]
     assert left == [f"work/shards/{job}9/9-9.flac"]
+
+
+def test_words_of_a_recording_that_is_purged_while_it_is_finished_do_not_come_back(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with desk.db.transaction() as tx:
+        submission.submit_all(tx, [MediaObject(URL, "1", 10)], JobOptions(), Request())
+        (lease,) = leases.claim(tx, Step.PREPARE, "w")
+        assert jobs.claim_content(tx, lease, "ab" * 32) == "lead"
+        plans.store_plan(tx, lease, Plan(10.0, 1, ()), [])
+        (last,) = leases.claim(tx, Step.FINISH, "w")
+
+    def purged_meanwhile(*_: Any) -> Transcript:
+        desk.purger.recording(URL, None, equal=True)
+        spoken = (Segment(0.0, 8.0, "Kovacs spoke", "en"),)
+        return Transcript(10.0, 1, "en", 0.9, spoken, (CoverageSpan(Span(0.0, 10.0), Coverage.TRANSCRIBED),))
+
+    monkeypatch.setattr("pipeline.finish.assemble", purged_meanwhile)
+    Finisher(desk.db, desk.store, Tally()).finish(last)
+    assert desk.terms() == set()
+    assert desk.rows(TranscriptRow) == 0

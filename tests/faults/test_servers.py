@@ -518,6 +518,35 @@ def test_a_reconciler_reclaims_whatever_it_finds_in_the_work_store(
         assert tx.execute(select(Job.state)).scalar_one() == "queued"
 
 
+def test_leases_are_reclaimed_while_the_work_store_hangs(
+    postgres: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, over = threading.Event(), threading.Event()
+
+    def keys(store: LocalStore, prefix: str = "") -> Iterator[str]:
+        hangs.set()
+        over.wait(120.0)
+        yield from ()
+
+    monkeypatch.setattr("workers.reconciler.SWEEP_S", 0.0)
+    monkeypatch.setattr(LocalStore, "keys", keys)
+    stop = threading.Event()
+    running = threading.Thread(target=reconciler(postgres, tmp_path, 1.0).run, args=(stop,), daemon=True)
+    running.start()
+    assert hangs.wait(60.0)
+    held(postgres, 1)
+    deadline = time.monotonic() + 60.0
+    state = ""
+    while state != "queued" and time.monotonic() < deadline:
+        time.sleep(0.1)
+        with postgres.reading() as tx:
+            state = tx.execute(select(Job.state)).scalar_one()
+    stop.set()
+    over.set()
+    running.join()
+    assert state == "queued"
+
+
 class Halting(PacedEngine):
     """Decodes when it is told to."""
 
