@@ -9,6 +9,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, func, or_, select
 
 from storage import costs, fleet
+from storage.backlog import CPU
 from storage.costs import Waste
 from storage.errands import PUTTING_AWAY
 from storage.jobs import ENDED
@@ -17,7 +18,6 @@ from storage.purge import PURGED
 from storage.tables import CanaryRow, Errand, Job, Output, ShardRow, WorkerRow
 
 OPEN = ("waiting", "queued", "preparing", "transcribing", "transcribed", "finishing")
-CPU = "cpu"
 HOUR_S, DAY_S, CANARY_S = 3600.0, 86_400.0, 7 * 86_400.0
 
 

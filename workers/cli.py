@@ -30,6 +30,7 @@ COMMANDS = {
     "purge": ("purge", "Delete all of a recording, or what is old."),
     "notices": ("notices", "Notices that were not taken, recordings not put away."),
     "worker": ("worker", "Work for a fleet, until told to leave."),
+    "scale": ("scale", "How many workers the backlog asks for, and why."),
     "exporter": ("exporter", "Serve metrics of the whole fleet, from its database."),
     "costs": ("costs", "What transcripts cost, and what was spent on nothing."),
     "db": ("db", "Migrate the database, or say how it stands."),

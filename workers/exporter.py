@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from chunking.errors import TransientError
 from pipeline.metrics import PREFIX
+from pipeline.scaler import decisions
+from pipeline.scaling import Decision, Policy
 from pipeline.telemetry import Labels
 from storage.database import Database
 from storage.figures import Figures, Queue, figures
@@ -25,6 +27,7 @@ class Refreshed:
     """What the database said, when, and how long that took."""
 
     figures: Figures
+    wanted: list[Decision]
     at: float
     """Seconds of the epoch."""
     took_s: float
@@ -33,8 +36,8 @@ class Refreshed:
 class Exporter:
     """`run` in a thread of its own; `values` at each scrape, from any."""
 
-    def __init__(self, database: Database, every_s: float) -> None:
-        self._db, self._every_s = database, every_s
+    def __init__(self, database: Database, every_s: float, policy: Policy) -> None:
+        self._db, self._every_s, self._policy = database, every_s, policy
         self._last: Refreshed | None = None
         self._began = time.time()
 
@@ -49,9 +52,10 @@ class Exporter:
         try:
             with self._db.reading() as tx:
                 found = figures(tx)
+            wanted = decisions(self._db, self._policy)
         except TransientError:
             return
-        self._last = Refreshed(found, time.time(), time.perf_counter() - began)
+        self._last = Refreshed(found, wanted, time.time(), time.perf_counter() - began)
 
     @property
     def ready(self) -> bool:
@@ -77,6 +81,8 @@ class Exporter:
             "exporter_refreshed_timestamp_seconds": last.at,
         }
         found |= {PREFIX + name: gauge(value) for name, value in plain.items()}
+        found["spotscribe_workers_wanted"] = {(d.load.queue,): float(d.wanted) for d in last.wanted}
+        found["spotscribe_worker_rtfx"] = {(d.load.queue,): d.rtfx for d in last.wanted if d.measured}
         found["spotscribe_jobs"] = {(state,): n for state, n in f.jobs.items()}
         found["spotscribe_day_ended_jobs"] = {(state, code): float(n) for (state, code), n in f.ended.items()}
         found["spotscribe_dead_letters"] = {(kind,): n for kind, n in f.dead.items()}

@@ -62,6 +62,9 @@ class Aws(Cloud):
         action = self._get("spot/instance-action")
         if action and action.mapping().get("action") in ("terminate", "stop", "hibernate"):
             return Notice.LEAVE
+        state = self._get("autoscaling/target-lifecycle-state")  # the group takes it away: fewer are wanted
+        if state and state.text.strip() == "Terminated":
+            return Notice.LEAVE
         return Notice.REBALANCE if self._get("events/recommendations/rebalance") else None
 
     def _get(self, path: str) -> Answer | None:

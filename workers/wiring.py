@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pipeline.devices import EngineOptions
     from pipeline.engine import Engine
     from pipeline.sound import Sounds
+    from storage.cloudwatch import Gauges
     from storage.putaway import Shelves
     from storage.queues import Inbox, Outbox
 
@@ -114,6 +115,14 @@ class Wiring:
         from storage.queues import Outbox
 
         return Outbox(self.settings.s3_region)
+
+    @cached_property
+    def gauges(self) -> Gauges:
+        """CloudWatch's metrics."""
+        from storage.aws import AwsOptions
+        from storage.cloudwatch import Gauges
+
+        return Gauges(AwsOptions(region=self.settings.s3_region))
 
     @cached_property
     def shelves(self) -> Shelves:

@@ -19,6 +19,7 @@ from workers.spot import METADATA, Aws, Azure, Gcp, Notice, Watch, by_name, dete
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+LIFECYCLE = "/latest/meta-data/autoscaling/target-lifecycle-state"
 TOKEN = "/latest/api/token"
 PREEMPTED = "/computeMetadata/v1/instance/preempted"
 EVENTS = "/metadata/scheduledevents"
@@ -421,3 +422,14 @@ def test_pauses_after_errors_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(watch._ending, "wait", wait)
     watch.run()
     assert pauses == [0, 10, 20, 25, 25, 25]
+
+
+@only_aws
+@on(
+    ("state", "notice"), [("InService", None), ("Terminated", Notice.LEAVE), ("Warmed:Stopped", None)]
+)
+def test_a_group_that_wants_fewer_machines_is_obeyed(service: Metadata, state: str, notice: Notice | None) -> None:
+    service.answers[LIFECYCLE] = state
+    cloud = Aws(service.base)
+    assert cloud.here()
+    assert cloud.look() is notice

@@ -10,6 +10,7 @@ import click
 from chunking.errors import UsageError
 from pipeline.filters import parse_duration
 from pipeline.metrics import EXPORTER
+from pipeline.scaler import policy
 from pipeline.settings import PREFIX
 from workers.display import say
 from workers.exporter import Exporter
@@ -29,14 +30,15 @@ def exporter(listen: str, every: str, once: bool, debug: bool) -> None:
     """Tell Prometheus of the fleet as a whole: backlog, ends, workers, cost. One is enough, two do no harm. What single
     workers do they tell themselves (SPOTSCRIBE_METRICS_LISTEN). All metrics: docs/metrics.md.
     """
-    wiring = Wiring(read_settings(), ping=False)
+    settings = read_settings()
+    wiring = Wiring(settings, ping=False)
     if not once and wiring.database.is_sqlite:
         raise UsageError(f"{PREFIX}DATABASE_URL is not set; a fleet needs Postgres: postgresql://user@host/name")
     wiring.database.check()
     every_s = parse_duration(every)
     if every_s < 1:
         raise UsageError(f"--every: {every} is too often; 1s is the least")
-    told = Exporter(wiring.database, every_s)
+    told = Exporter(wiring.database, every_s, policy(settings))
     source = Source(EXPORTER, told.values)
     if once:
         told.refresh()
