@@ -425,9 +425,7 @@ def test_pauses_after_errors_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @only_aws
-@on(
-    ("state", "notice"), [("InService", None), ("Terminated", Notice.LEAVE), ("Warmed:Stopped", None)]
-)
+@on(("state", "notice"), [("InService", None), ("Terminated", Notice.LEAVE), ("Warmed:Stopped", None)])
 def test_a_group_that_wants_fewer_machines_is_obeyed(service: Metadata, state: str, notice: Notice | None) -> None:
     service.answers[LIFECYCLE] = state
     cloud = Aws(service.base)
