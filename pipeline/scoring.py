@@ -7,11 +7,8 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Any
 
-from pipeline.extras import needs
-
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages that are written without spaces: each letter counts as a word."""
-WHAT = "measuring words in error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,9 @@ class Score:
 
 
 def score(reference: str, heard: str, language: str) -> Score:
-    """One recording's. Raises UsageError where the packages for it are not installed."""
-    jiwer = needs("jiwer", WHAT)
+    """One recording's."""
+    import jiwer
+
     said, found = normalised(reference, language), normalised(heard, language)
     words = jiwer.process_words(said, found)
     if language in UNSPACED:
@@ -72,5 +70,9 @@ def normalised(text: str, language: str) -> str:
 @cache
 def _normaliser(kind: str) -> Any:
     if kind == "en":
-        return needs("whisper_normalizer.english", WHAT).EnglishTextNormalizer()
-    return needs("whisper_normalizer.basic", WHAT).BasicTextNormalizer(split_letters=kind == "letters")
+        from whisper_normalizer.english import EnglishTextNormalizer
+
+        return EnglishTextNormalizer()
+    from whisper_normalizer.basic import BasicTextNormalizer
+
+    return BasicTextNormalizer(split_letters=kind == "letters")

@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         default="auto", description="What a worker says of itself: text on a terminal, JSON elsewhere."
     )
     canary: str = Field(
-        default="", description="The canary: a recording with its text in NAME.txt beside it; empty: our own, English."
+        default="", description="The canary: a file with its text in NAME.txt beside it; empty: our own, English."
     )
     canary_every_s: float = Field(
         default=21_600.0, ge=0, description="How often each worker decodes the canary; 0: never."

@@ -32,6 +32,7 @@ COMMANDS = {
     "worker": ("worker", "Work for a fleet, until told to leave."),
     "scale": ("scale", "How many workers the backlog asks for, and why."),
     "exporter": ("exporter", "Serve metrics of the whole fleet, from its database."),
+    "canary": ("canary", "Whether workers still read a known recording as they did."),
     "costs": ("costs", "What transcripts cost, and what was spent on nothing."),
     "db": ("db", "Migrate the database, or say how it stands."),
     "evaluate": ("evaluate", "Measure words in error, speed and cost on your own audio."),

@@ -43,6 +43,7 @@ from storage.fleet import Done, Worker
 from storage.jobs import JobOptions
 from storage.leases import Step
 from workers.bootstrap import tame_collector
+from workers.canary_keeper import CanaryKeeper
 from workers.celery_app import CPU, HOLD_S, gpu, queue
 from workers.nudges import Nudges
 from workers.presence import Presence
@@ -113,6 +114,9 @@ class FleetWorker:
             cpu=self._errand_steps(wiring) if "cpu" in options.roles else (), cpu_threads=ERRAND_THREADS,
             keeps_out=False, debug=options.debug,
         )  # fmt: skip
+        self._canary = None if engine is None or not settings.canary_every_s else CanaryKeeper(
+            settings, self._db, engine, self._me, presence.scratch, self._say
+        )  # fmt: skip
         self._ended = threading.Event()
         self._reconciler = Reconciler(self._db, wiring.store, self._nudges, presence.name, settings.lease_s, self._done)
         self._stop, self._left = threading.Event(), threading.Event()
@@ -141,6 +145,8 @@ class FleetWorker:
         self._aside("ends", self._nudge_errands)
         self._aside("reconciler", lambda: self._reconciler.run(self._stop))
         self._aside("watch", self._watch)
+        if (canary := self._canary) is not None:
+            self._aside("canary", lambda: canary.run(self._stop))
         notices = Watch(self._settings.cloud, self._settings.metadata_url, None, self._notice)
         notices.start()
         worker_shutting_down.connect(self._shutting_down, weak=False)

@@ -344,6 +344,18 @@ def test_a_worker_tells_of_its_work(fleet: Fleet) -> None:
     assert value["spotscribe_leases_lost_total", "transcribe"] == 0
 
 
+def test_a_worker_reads_the_canary_at_its_start(fleet: Fleet) -> None:
+    transcribe_all(fleet)
+    deadline = time.monotonic() + 60
+    while not fleet.query("SELECT 1 FROM canaries") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    [(engine, device, wer)] = fleet.query("SELECT engine, device, wer FROM canaries")
+    assert (engine, device, wer) == ("tiny.en int8 beam 1", "cpu", 0.0)
+    ran = spotscribe("canary")
+    assert (ran.code, "WER 0.000" in ran.stdout) == (0, True)
+    assert "spotscribe_canary_wer_ratio{" in spotscribe("exporter", "--once").stdout
+
+
 def test_the_exporter_tells_of_the_fleet(fleet: Fleet) -> None:
     transcribe_all(fleet)
     found = samples(spotscribe("exporter", "--once").stdout)

@@ -59,8 +59,8 @@ def test_a_missing_package_is_one_line_that_says_what_to_do(monkeypatch: pytest.
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(extras.importlib, "import_module", missing)
-    with pytest.raises(UsageError, match=r"needs the package jiwer: pip install 'spotscribe\[analytics\]'"):
-        score("a", "a", "en")
+    with pytest.raises(UsageError, match=r"Parquet needs the package pyarrow: pip install 'spotscribe\[analytics\]'"):
+        extras.needs("pyarrow", "Parquet")
 
 
 def manifest(folder: Path, *rows: object) -> Path:
