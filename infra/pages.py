@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from infra.dashboard import dashboard
 from pipeline.metrics import EXPORTER, WORKER, Metric
 from pipeline.settings import PREFIX, Settings
 from storage.published import comments
@@ -101,6 +102,9 @@ def _table(title: str, served: tuple[Metric, ...]) -> Iterator[str]:
 
 PAGES = {"schema.md": schema, "settings.md": settings, "metrics.md": metrics}
 
+DASHBOARD = Path(__file__).parent / "grafana" / "dashboard.json"
+
 if __name__ == "__main__":
     for name, made in PAGES.items():
         (DOCS / name).write_text(made(), encoding="utf-8")
+    DASHBOARD.write_text(dashboard(), encoding="utf-8")
