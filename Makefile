@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-memory fuzz docs audit test check setup lock clean venv
+.PHONY: help demo fleet drop watch chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-memory fuzz docs audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -26,6 +26,9 @@ fleet: setup ## Show a fleet on this machine: Postgres, Redis and S3 from wheels
 
 drop: setup ## Show a drop folder on this machine: recordings appear in a bucket, subtitles beside them, webhooks are told
 	@.venv/bin/python -m infra.tryout drop
+
+watch: setup ## Show metrics and an alert: a Prometheus scrapes two workers under load, one of them is frozen
+	@.venv/bin/python -m infra.tryout watch
 
 chaos: setup ## Kill workers at random for two minutes and check that nothing is lost; make chaos ARGS="--seconds 600"
 	@.venv/bin/python -m infra.tryout chaos $(ARGS)

@@ -116,8 +116,8 @@ def dashboard() -> str:
             at = {"h": HEIGHT, "w": WIDTH, "x": WIDTH * (i % ACROSS), "y": y + 1 + HEIGHT * (i // ACROSS)}
             panels.append(_panel(panel, at))
         y += 1 + HEIGHT * -(-len(row) // ACROSS)
-    for number, panel in enumerate(panels, 1):
-        panel["id"] = number
+    for number, made_of in enumerate(panels, 1):
+        made_of["id"] = number
     made = {
         "uid": "spotscribe", "title": "Spotscribe", "schemaVersion": 39, "editable": True, "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"}, "tags": ["spotscribe"], "panels": panels,

@@ -49,7 +49,11 @@ def main() -> None:
     what, *arguments = sys.argv[1:] or ["fleet"]
     with _servers() as (folder, environment):
         if what == "chaos":
-            sys.exit(_spotscribe(["chaos", *arguments], environment, show=False))
+            sys.exit(spotscribe(["chaos", *arguments], environment, show=False))
+        if what == "watch":
+            from infra.watch import watch
+
+            sys.exit(watch(folder, environment))
         sys.exit(_drop(folder, environment) if what == "drop" else _fleet(folder, environment))
 
 
@@ -80,27 +84,27 @@ def _fleet(folder: Path, environment: dict[str, str]) -> int:
     environment["SPOTSCRIBE_PRICE_PER_HOUR"] = str(PRICE_PER_HOUR)
     wiring = Wiring(Settings())
     print("Postgres, Redis and S3 are up, from wheels, in a scratch folder", flush=True)
-    _spotscribe(["db", "upgrade"], environment)
-    for file in _recordings(folder):
+    spotscribe(["db", "upgrade"], environment)
+    for file in recordings(folder):
         wiring.s3.upload_file(str(file), INBOX, f"calls/{file.name}")
     submit = ["submit", f"s3://{INBOX}/calls/", "--label", "demo", "--model", "tiny.en"]
-    _spotscribe(submit, environment)
-    workers = [_worker(environment) for _ in range(2)]
+    spotscribe(submit, environment)
+    workers = [worker(environment) for _ in range(2)]
     try:
         killed = _kill_one(wiring.database, workers)
         print(
             f"\n>>> SIGKILL to {killed}; the other one goes on, and takes what it held over in {LEASE_S:.0f} s\n",
             flush=True,
         )
-        code = _spotscribe(
+        code = spotscribe(
             ["submit", f"s3://{INBOX}/calls/", "--label", "demo", "--model", "tiny.en", "--wait"], environment
         )
-        _spotscribe(["status", "--label", "demo"], environment)
+        spotscribe(["status", "--label", "demo"], environment)
         code = code or _show(wiring, environment)
         print()
-        _spotscribe(["costs", "--by", "model"], environment)
+        spotscribe(["costs", "--by", "model"], environment)
     finally:
-        _end(workers)
+        end(workers)
         wiring.database.close()
     print("\nall of it is shut down and gone; your own: README.md, A fleet", flush=True)
     return code
@@ -109,21 +113,21 @@ def _fleet(folder: Path, environment: dict[str, str]) -> int:
 def _drop(folder: Path, environment: dict[str, str]) -> int:
     """A source with a watcher and a worker; recordings appear, one of them is overwritten."""
     wiring = Wiring(Settings())
-    _spotscribe(["db", "upgrade"], environment)
-    *clips, _ = _recordings(folder)
+    spotscribe(["db", "upgrade"], environment)
+    *clips, _ = recordings(folder)
     with _hook() as (url, told):
         add = ["sources", "add", "calls", f"s3://{INBOX}/calls/", "--formats", "srt", "--model", "tiny.en"]
-        _spotscribe([*add, "--out", f"s3://{INBOX}/calls/", "--notify", url], environment)
-        processes = [_worker(environment), _background(["ingest", "--watch", "--every", "1s"], environment)]
+        spotscribe([*add, "--out", f"s3://{INBOX}/calls/", "--notify", url], environment)
+        processes = [worker(environment), background(["ingest", "--watch", "--every", "1s"], environment)]
         try:
             for clip in clips:
                 _appears(wiring, clip, clip.name)
             time.sleep(3.0)
             _appears(wiring, clips[1], clips[0].name)
-            well = _until(lambda: len(told) >= len(clips) + 1)
-            _spotscribe(["sources", "list"], environment)
+            well = until(lambda: len(told) >= len(clips) + 1)
+            spotscribe(["sources", "list"], environment)
         finally:
-            _end(processes)
+            end(processes)
             wiring.database.close()
     keys = sorted(o["Key"] for o in wiring.s3.list_objects_v2(Bucket=INBOX)["Contents"])
     print(f"\nin s3://{INBOX}:\n  " + "\n  ".join(keys))
@@ -159,14 +163,14 @@ def _hook() -> Iterator[tuple[str, set[str]]]:
         server.shutdown()
 
 
-def _until(holds: Callable[[], bool]) -> bool:
+def until(holds: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.1)
     return holds()
 
 
-def _recordings(folder: Path) -> list[Path]:
+def recordings(folder: Path) -> list[Path]:
     """Short clips that packages carry, and one long recording joined from them."""
     clips = sorted((package_folder("pytest_audioeval") / "samples" / "audio" / "en").glob("*.wav"))
     clips.append(package_folder("moonshine_onnx") / "assets" / "beckett.wav")
@@ -182,11 +186,11 @@ def _sound(clip: Path) -> npt.NDArray[np.int16]:
     return np.asarray(np.interp(at, np.arange(len(samples)), samples[:, 0]), np.int16)
 
 
-def _worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return _background(["worker", "--model", "tiny.en"], environment)
+def worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return background(["worker", "--model", "tiny.en"], environment)
 
 
-def _background(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def background(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     print(f"$ spotscribe {shlex.join(command)} &", flush=True)
     return subprocess.Popen([sys.executable, "-m", "workers", *command], env=environment, start_new_session=True)
 
@@ -225,11 +229,11 @@ def _show(wiring: Wiring, environment: dict[str, str]) -> int:
         f"\nin Postgres: {counts[0]} jobs, {counts[1]} transcripts, {counts[2]} segments; chunks accepted: {counts[3]}"
     )
     print(f"in s3://{OUT}: {len(files)} files, {files[0]} among them", flush=True)
-    _spotscribe(["show", str(counts[5])], environment)
+    spotscribe(["show", str(counts[5])], environment)
     return 0 if counts[0] == counts[1] and 2 * counts[0] == len(files) and counts[3] == counts[4] else 1
 
 
-def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+def end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in workers:
         if process.poll() is None:
             process.terminate()
@@ -241,7 +245,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _spotscribe(arguments: Sequence[str], environment: dict[str, str], *, show: bool = True) -> int:
+def spotscribe(arguments: Sequence[str], environment: dict[str, str], *, show: bool = True) -> int:
     if show:
         print(f"$ spotscribe {shlex.join(arguments)}", flush=True)
     return subprocess.run([sys.executable, "-m", "workers", *arguments], env=environment, check=False).returncode

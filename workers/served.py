@@ -58,6 +58,13 @@ def _family(metric: Metric, values: Mapping[Labels, float] | Spread) -> Family:
     return family
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that went away in the middle is no news."""
+
+
 class Served:
     """The server, from `start` until the process ends. `watch` says what it is to tell; until then: not ready."""
 
@@ -72,10 +79,9 @@ class Served:
         ProcessCollector(registry=self.registry)
         self._stuck: Callable[[], str | None] = lambda: None
         self._ready: Callable[[], bool] = lambda: False
-        self._server = ThreadingHTTPServer(("", 0), self._handler(), bind_and_activate=False)
+        self._server = _Server(("", 0), self._handler(), bind_and_activate=False)
         self._server.socket.close()
         self._server.socket = bound
-        self._server.daemon_threads = True
 
     def start(self) -> None:
         Thread(target=self._server.serve_forever, name="served", daemon=True).start()
