@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop watch chaos bench bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-memory fuzz docs audit test check setup lock clean venv
+.PHONY: help demo fleet drop watch chaos bench bench-start bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-memory fuzz docs audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -78,23 +78,30 @@ audit: setup ## Ask the OSV database whether a pinned version has a known vulner
 test: setup ## Run all tests, four at a time; make test ARGS="-k stitcher" passes options to pytest
 	@.venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)
 
-check: setup ## Lint, formatting, types and the direction of imports
+check: setup ## Lint, formatting, types, the direction of imports, and the Dockerfile
 	@.venv/bin/python -m ruff check
 	@.venv/bin/python -m ruff format --check
 	@.venv/bin/python -m mypy
 	@.venv/bin/lint-imports
+	@.venv/bin/hadolint infra/Dockerfile
 
 setup: venv ## Make or update .venv with everything for development; PYTHON=python3.13 chooses another Python
 	$(call install,dev,dev,40 s)
 
 # The smaller sets are constrained by the largest one, so that a package has one version in all three.
-COMPILE = "$(UV)" pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --quiet \
+# infra/: what images have beyond requirements.txt (REST: without its packages), and what builds the wheel.
+COMPILE_ONLY = "$(UV)" pip compile --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command "make lock" $(LOCKFLAGS)
+COMPILE = $(COMPILE_ONLY) pyproject.toml
+REST = $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements.txt)
 lock: $(if $(filter .venv/bin/uv,$(UV)),setup) ## Write the requirements files anew from pyproject.toml; LOCKFLAGS=--upgrade takes newer versions
 	@$(COMPILE) --extra demo --extra analytics --extra traces --extra dev --group build -o requirements-dev.txt
 	@$(COMPILE) --extra demo --group build -c requirements-dev.txt --no-annotate -o requirements-demo.txt
 	@$(COMPILE) -c requirements-dev.txt --no-annotate -o requirements.txt
-	@! grep -nE '^(torch|librosa|numba)|://' requirements*.txt
+	@$(COMPILE) -c requirements-dev.txt --no-annotate --extra traces $(REST) -o infra/requirements-traces.txt
+	@$(COMPILE_ONLY) --group build -c requirements-dev.txt --no-annotate -o infra/requirements-build.txt
+	@$(COMPILE_ONLY) infra/cuda.in --no-annotate -o infra/requirements-cuda.txt
+	@! grep -nE '^(torch|librosa|numba)|://' requirements*.txt infra/requirements*.txt
 
 clean: ## Delete .venv and every cache; transcripts stay
 	@rm -rf .venv .venv-bench-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

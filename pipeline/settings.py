@@ -40,7 +40,13 @@ class Settings(BaseSettings):
     out_url: str = Field(default="", description="Where transcripts go: s3://bucket/prefix; empty: database only.")
     s3_endpoint: str = Field(default="", description="An S3 server that is not AWS: http://host:8333.")
     s3_region: str = Field(default="us-east-1", description="The region of the buckets.")
-    model: str = Field(default="tiny.en", description="The model when none is asked for.")
+    model: str = Field(
+        default="tiny.en",
+        description="The model when none is asked for: a name, a directory, or s3://bucket/…/NAME/ with SHA256SUMS.",
+    )
+    models_folder: Path | None = Field(
+        default=None, description="Models that came with the machine, each a folder by its name; looked into first."
+    )
     compute_type: str = Field(default="int8", description="The precision when none is asked for.")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="What the model runs on.")
     engine: Literal["whisper", "paced"] = Field(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import boto3
+from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -80,7 +81,7 @@ def translated(service: str, answered: Callable[[ClientError, str], Exception]) 
         raise UsageError(f"no credentials for {service}: set {variables}, or a role") from e
     except (ProfileNotFound, ConfigParseError, ValidationError) as e:
         raise UsageError(f"AWS's settings on this machine: {str(e).splitlines()[0]}") from e
-    except (BotoCoreError, HTTPClientError, HTTPError, OSError) as e:
+    except (Boto3Error, BotoCoreError, HTTPClientError, HTTPError, OSError) as e:
         raise TransientError(f"{service} does not answer: {type(e).__name__}") from e
 
 

@@ -6,6 +6,7 @@ permanent, the rest transient.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import tempfile
 import time
@@ -167,6 +168,17 @@ class S3Bucket:
                 return bytes(body.read(most))
             finally:
                 body.close()
+
+    def download(self, url: str, target: Path) -> None:
+        """A large object into a file, in parts side by side. Raises as `head` does."""
+        bucket, key = bucket_and_key(url)
+        with translated(key):
+            try:
+                self._client.download_file(bucket, key, str(target))
+            except OSError as e:
+                if e.errno != errno.ENOSPC:
+                    raise
+                raise UsageError(f"there is no room for {key} at {target.parent}") from e
 
     def listing(self, url: str, problem: Callable[[str], None] = lambda why: None) -> Iterator[Listed]:
         """Every object below a prefix, in order, but what stands for a folder (its key ends in `/`, it is empty)."""

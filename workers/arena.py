@@ -29,6 +29,7 @@ from pipeline.devices import engine_options
 from pipeline.engine import Engine
 from pipeline.finish import sweep
 from pipeline.ingestion import Found
+from pipeline.modelbucket import job_model
 from pipeline.settings import PREFIX, Settings
 from storage import checkpoints, fleet, jobs, outputs, submission
 from storage.database import Database
@@ -93,7 +94,7 @@ class Arena:
         self.settings = settings.model_copy(update=changes)
         told = {k: v for k, v in self.settings.model_dump().items() if v not in {"", None}}
         self.environment = {**os.environ, **{PREFIX + k.upper(): str(v) for k, v in told.items()}}
-        self.job = JobOptions(model=settings.model, compute_type=settings.compute_type, language="en")
+        self.job = JobOptions(model=job_model(settings.model), compute_type=settings.compute_type, language="en")
         self.wiring = Wiring(self.settings)
         self.wiring.database.upgrade()
         for part in ("logs", "recordings"):

@@ -23,7 +23,9 @@ from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
 from pipeline.devices import compute_types, default_batch_size, engine_options, free_memory, gpu_name
+from pipeline.modelbucket import SCHEME, bucket_files, job_model
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file
+from storage.s3 import S3Bucket
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
 from workers.doctor_sources import check_sources
 from workers.spot import by_name
@@ -71,7 +73,10 @@ def _model(w: Wiring) -> Finding:
     s, name = w.settings, w.settings.model
     if s.engine == "paced":
         return Finding("ok", "none: the engine is paced, which makes its text up")
-    directory = models.local_model(name, s.models)
+    if name.startswith(SCHEME):
+        there = bucket_files(name, S3Bucket(w.s3))
+        return Finding("ok", f"{job_model(name)}, {len(there)} files in {name}; fetched and checked on first use")
+    directory = models.local_model(name, s.models, s.models_folder)
     if directory is None:
         return _remote_model(name, s.models)
     size = (directory / "model.bin").stat().st_size
@@ -116,7 +121,7 @@ def _device(w: Wiring) -> Finding:
 def _here(settings: Settings) -> Path | None:
     """The model's directory, where it is on this machine and whole."""
     try:
-        return models.local_model(settings.model, settings.models)
+        return models.local_model(settings.model, settings.models, settings.models_folder)
     except UsageError:
         return None
 

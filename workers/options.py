@@ -18,7 +18,7 @@ from storage.jobs import JobOptions
 F = TypeVar("F", bound=Callable[..., Any])
 COMPUTE_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
-MODEL = click.option("--model", help="A name (tiny.en, small, large-v3-turbo, …) or a directory in CTranslate2 form.  [default: tiny.en, or SPOTSCRIBE_MODEL]")  # fmt: skip # noqa: E501
+MODEL = click.option("--model", help="A name (tiny.en, small, large-v3-turbo, …), a directory in CTranslate2 form, or s3://BUCKET/…/NAME/ with one.  [default: tiny.en, or SPOTSCRIBE_MODEL]")  # fmt: skip # noqa: E501
 COMPUTE_TYPE = click.option("--compute-type", type=click.Choice(COMPUTE_TYPES), help="Precision of the model's arithmetic; int8: of its weights, with float16 beside them on a GPU, float32 on CPU.  [default: int8, or SPOTSCRIBE_COMPUTE_TYPE]")  # fmt: skip # noqa: E501
 BEAM_SIZE = click.option("--beam-size", type=click.IntRange(1, 20), default=1, show_default=True, help="1: greedy.")
 BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1, 512), help="Chunks that are decoded together.  [default: what there is memory for, up to 64 on each GPU, 16 a core on CPU]")  # fmt: skip # noqa: E501
@@ -75,9 +75,10 @@ def decoding(command: F) -> F:
 
 def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any]) -> JobOptions:
     """From what `decoding` gives. `directory`: the model, where it is on this machine. Raises UsageError."""
+    from pipeline.modelbucket import job_model
     from pipeline.models import is_english_only, knows
 
-    model = asked["model"] or settings.model
+    model = job_model(asked["model"] or settings.model)
     english_only = is_english_only(directory) if directory is not None else model.endswith(".en")
     if asked["task"] == "translate" and english_only:
         raise UsageError("--task translate: this model knows English only; choose a model without .en in its name")
@@ -97,7 +98,7 @@ def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any
         track=asked["track"],
     )
     if job.prompt:
-        _check_length(job.prompt, directory or _found(model, settings.models))
+        _check_length(job.prompt, directory or _found(model, settings))
     return job
 
 
@@ -137,12 +138,12 @@ def _check_length(prompt: str, directory: Path | None) -> None:
             raise UsageError(f"--hotwords, --initial-prompt: {e}") from None
 
 
-def _found(model: str, cache: Path) -> Path | None:
+def _found(model: str, settings: Settings) -> Path | None:
     """A model that may be on other machines only."""
     from pipeline.models import local_model
 
     try:
-        return local_model(model, cache)
+        return local_model(model, settings.models, settings.models_folder)
     except UsageError:
         return None
 

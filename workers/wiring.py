@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from pydantic import ValidationError
 from pydantic_settings.exceptions import SettingsError
 
@@ -159,9 +160,16 @@ class Wiring:
 
 def model_directory(settings: Settings, model: str) -> Path | None:
     """Where the model is, fetched if need be; None where no model is needed. Raises UsageError."""
+    from pipeline.modelbucket import SCHEME, fetched_model
     from pipeline.models import find_model
 
-    return None if settings.engine == "paced" else find_model(model, settings.models)
+    if settings.engine == "paced":
+        return None
+    if not model.startswith(SCHEME):
+        return find_model(model, settings.models, settings.models_folder)
+    from storage.s3 import S3Bucket
+
+    return fetched_model(model, S3Bucket(Wiring(settings).s3), settings.models, lambda told: click.echo(told, err=True))
 
 
 def load_engine(settings: Settings, directory: Path | None, options: EngineOptions) -> Engine:

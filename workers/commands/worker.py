@@ -13,6 +13,7 @@ import click
 
 from chunking.errors import UsageError
 from pipeline.devices import EngineOptions, default_batch_size, engine_options
+from pipeline.modelbucket import job_model
 from pipeline.settings import Settings
 from storage.jobs import JobOptions
 from workers.bootstrap import die_with
@@ -68,8 +69,9 @@ def worker(
     if not asked_roles or set(asked_roles) - set(ROLES):
         raise UsageError(f"--roles: {roles!r}; possible: {', '.join(ROLES)}")
     by_name(settings.cloud if settings.cloud != "auto" else "none", settings.metadata_url)
+    model = asked["model"] or settings.model
     job = JobOptions(
-        model=asked["model"] or settings.model,
+        model=job_model(model),
         compute_type=asked["compute_type"] or settings.compute_type,
         beam_size=asked["beam_size"],
     )
@@ -79,7 +81,7 @@ def worker(
     make_folder(settings.home, "SPOTSCRIBE_HOME")
     decoder = None
     if "gpu" in asked_roles:
-        decoder = _decoder(settings, job, device, named=asked["compute_type"] is not None)
+        decoder = _decoder(settings, model, job, device, named=asked["compute_type"] is not None)
     gpus = decoder.gpus if decoder else 0
     if (number := processes or max(1, gpus)) > 1:
         wiring.database.close()
@@ -110,9 +112,9 @@ class _Decoder:
         return default_batch_size(self.how, self.model)
 
 
-def _decoder(settings: Settings, job: JobOptions, device: str | None, *, named: bool) -> _Decoder:
+def _decoder(settings: Settings, model: str, job: JobOptions, device: str | None, *, named: bool) -> _Decoder:
     """Raises UsageError where the model or the device is not to be had."""
     how = engine_options(settings, device or settings.device, job.compute_type, job.beam_size, named=named)
     if how.notice:
         click.echo(how.notice, err=True)
-    return _Decoder(model_directory(settings, job.model), how)
+    return _Decoder(model_directory(settings, model), how)
