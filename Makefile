@@ -36,6 +36,9 @@ chaos: setup ## Kill workers at random for two minutes and check that nothing is
 bench: setup ## Measure Spotscribe beside its peers and its own engine; ARGS="--manifest FILE.jsonl", with paths, texts, languages
 	@.venv/bin/python -m tests.benchmarks.bench $(ARGS)
 
+bench-start: setup ## Measure what a worker does from its start to its first decoded batch; ARGS="--rounds 10 --model base"
+	@.venv/bin/python -m tests.benchmarks.bench_start $(ARGS)
+
 bench-queue: setup ## Measure the queue: submitting, claims, checkpoints, a worker against run, takeover; ARGS="--only claims"
 	@.venv/bin/python -m tests.benchmarks.bench_queue $(ARGS)
 

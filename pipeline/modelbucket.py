@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,13 +19,12 @@ from typing import Protocol
 
 from chunking.errors import Code, Rejected, UsageError
 from pipeline.models import SUMS, check_sums, listed_sums, verified
+from storage.urls import job_model
 
-SCHEME = "s3://"
 MOST_SUMS = 1 << 20
 """Bytes of a SHA256SUMS that are read."""
 FILES_AT_ONCE = 4
 """Each in parts as well: one of them, model.bin, is nearly all."""
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 
 
 class Bucket(Protocol):
@@ -34,16 +32,6 @@ class Bucket(Protocol):
 
     def small(self, url: str, most: int) -> bytes: ...
     def download(self, url: str, target: Path) -> None: ...
-
-
-def job_model(model: str) -> str:
-    """What jobs call it: a name or a directory is its own, a prefix in a bucket its last part. Raises UsageError."""
-    if not model.startswith(SCHEME):
-        return model
-    name = model.rstrip("/").rpartition("/")[2]
-    if model.rstrip("/").count("/") < 3 or not _NAME.fullmatch(name):
-        raise UsageError(f"{model} names no model; it looks like s3://bucket/models/large-v3/")
-    return name
 
 
 def fetched_model(url: str, bucket: Bucket, cache: Path, tell: Callable[[str], None]) -> Path:

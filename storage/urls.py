@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from chunking.errors import UsageError
+
+S3 = "s3://"
+_MODEL = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 
 
 def file_version(path: Path) -> str:
@@ -47,3 +51,13 @@ def join_url(prefix: str, path: str) -> str:
 def quoted(part: str) -> str:
     """A part of a path or key as it is in a URL."""
     return quote(os.fsencode(part), safe="/-_.~")
+
+
+def job_model(model: str) -> str:
+    """What jobs call a model: what it was given as, or of a prefix in a bucket the last part. Raises UsageError."""
+    if not model.startswith(S3):
+        return model
+    name = model.rstrip("/").rpartition("/")[2]
+    if model.rstrip("/").count("/") < 3 or not _MODEL.fullmatch(name):
+        raise UsageError(f"{model} names no model; it looks like s3://bucket/models/large-v3/")
+    return name

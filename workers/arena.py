@@ -29,7 +29,6 @@ from pipeline.devices import engine_options
 from pipeline.engine import Engine
 from pipeline.finish import sweep
 from pipeline.ingestion import Found
-from pipeline.modelbucket import job_model
 from pipeline.settings import PREFIX, Settings
 from storage import checkpoints, fleet, jobs, outputs, submission
 from storage.database import Database
@@ -38,7 +37,7 @@ from storage.objects import path_of
 from storage.outputs import WantedOutput
 from storage.s3 import S3Bucket, S3Store
 from storage.submission import Request
-from storage.urls import file_version
+from storage.urls import file_version, job_model
 from workers.local import LocalRun, RunOptions
 from workers.presence import Presence
 from workers.synthetic import Voice

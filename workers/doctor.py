@@ -23,9 +23,10 @@ from chunking.audio import DecodeOptions, DecoderPool
 from chunking.errors import UsageError
 from pipeline import models
 from pipeline.devices import compute_types, default_batch_size, engine_options, free_memory, gpu_name
-from pipeline.modelbucket import SCHEME, bucket_files, job_model
+from pipeline.modelbucket import bucket_files
 from pipeline.settings import CONFIG, PREFIX, Settings, config_file
 from storage.s3 import S3Bucket
+from storage.urls import S3, job_model
 from workers.doctor_servers import Finding, check_broker_url, check_database, check_output, check_work, writable
 from workers.doctor_sources import check_sources
 from workers.spot import by_name
@@ -73,7 +74,7 @@ def _model(w: Wiring) -> Finding:
     s, name = w.settings, w.settings.model
     if s.engine == "paced":
         return Finding("ok", "none: the engine is paced, which makes its text up")
-    if name.startswith(SCHEME):
+    if name.startswith(S3):
         there = bucket_files(name, S3Bucket(w.s3))
         return Finding("ok", f"{job_model(name)}, {len(there)} files in {name}; fetched and checked on first use")
     directory = models.local_model(name, s.models, s.models_folder)

@@ -14,6 +14,7 @@ from pipeline.prompts import cleaned, prompt_tokens
 from pipeline.settings import Settings
 from pipeline.sidecars import CHANNELS
 from storage.jobs import JobOptions
+from storage.urls import job_model
 
 F = TypeVar("F", bound=Callable[..., Any])
 COMPUTE_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -75,7 +76,6 @@ def decoding(command: F) -> F:
 
 def job_options(settings: Settings, directory: Path | None, asked: dict[str, Any]) -> JobOptions:
     """From what `decoding` gives. `directory`: the model, where it is on this machine. Raises UsageError."""
-    from pipeline.modelbucket import job_model
     from pipeline.models import is_english_only, knows
 
     model = job_model(asked["model"] or settings.model)

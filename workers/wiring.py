@@ -22,6 +22,7 @@ from storage.database import Database
 from storage.destinations import Destinations
 from storage.objects import LocalStore, ObjectStore, path_of
 from storage.readers import Readers
+from storage.urls import S3
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -160,12 +161,12 @@ class Wiring:
 
 def model_directory(settings: Settings, model: str) -> Path | None:
     """Where the model is, fetched if need be; None where no model is needed. Raises UsageError."""
-    from pipeline.modelbucket import SCHEME, fetched_model
+    from pipeline.modelbucket import fetched_model
     from pipeline.models import find_model
 
     if settings.engine == "paced":
         return None
-    if not model.startswith(SCHEME):
+    if not model.startswith(S3):
         return find_model(model, settings.models, settings.models_folder)
     from storage.s3 import S3Bucket
 

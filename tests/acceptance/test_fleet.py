@@ -63,6 +63,12 @@ class Fleet:
         engine.dispose()
         return found
 
+    def change(self, sql: str) -> None:
+        engine = create_engine(self.url.replace("postgresql:", "postgresql+psycopg:", 1))
+        with engine.begin() as c:
+            c.execute(text(sql))
+        engine.dispose()
+
     def work(self) -> None:
         """Have a worker."""
         if self.worker is None:
@@ -279,6 +285,18 @@ def test_what_is_wrong_is_one_clear_line_and_nothing_is_done(
         assert len(ended.stderr.splitlines()) == 1
     assert ended.stdout == ""
     assert fleet.query("SELECT count(*) FROM jobs") == before
+
+
+def test_a_database_that_is_newer_is_taken_as_it_is(fleet: Fleet) -> None:
+    """An older version goes on beside a newer one, and after a rollback to it."""
+    before = spotscribe("db", "current").stdout.split()[-1]
+    try:
+        fleet.change("UPDATE alembic_version SET version_num = '9999'")
+        assert spotscribe("db", "current").code == 0
+        assert "9999 already, which is newer" in spotscribe("db", "upgrade").stdout
+        assert spotscribe("status").code == 0
+    finally:
+        fleet.change(f"UPDATE alembic_version SET version_num = '{before}'")
 
 
 def test_an_unmigrated_database_is_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from chunking.errors import TransientError, UsageError
-from pipeline.modelbucket import bucket_files, fetched_model, job_model
+from pipeline.modelbucket import bucket_files, fetched_model
 from pipeline.settings import Settings
 from storage.s3 import S3Bucket, S3Options, s3_client
+from storage.urls import job_model
 from tests.conftest import package_file
 from workers.options import job_options
 from workers.wiring import model_directory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from chunking.errors import DatabaseAway, UsageError
+from migrations import HEAD
 from pipeline.settings import PREFIX
 from workers.display import say
 from workers.wiring import Wiring, read_settings
@@ -25,7 +26,12 @@ def upgrade() -> None:
         after = database.revision()
     except DatabaseAway as e:
         raise UsageError(f"{e}: see {PREFIX}DATABASE_URL") from None
-    say(f"the database stands at {after}" + (" already" if after == before else f" now (was: {before or 'empty'})"))
+    if after != before:
+        say(f"the database stands at {after} now (was: {before or 'empty'})")
+    elif after != HEAD:
+        say(f"the database stands at {after} already, which is newer than this version needs ({HEAD}): nothing to do")
+    else:
+        say(f"the database stands at {after} already")
 
 
 @db.command()

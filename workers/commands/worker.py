@@ -13,9 +13,9 @@ import click
 
 from chunking.errors import UsageError
 from pipeline.devices import EngineOptions, default_batch_size, engine_options
-from pipeline.modelbucket import job_model
 from pipeline.settings import Settings
 from storage.jobs import JobOptions
+from storage.urls import job_model
 from workers.bootstrap import die_with
 from workers.fleet import FleetOptions, FleetWorker
 from workers.options import BATCH_SIZE, BEAM_SIZE, COMPUTE_TYPE, DEBUG, DEVICE, MODEL
