@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import pytest
 from click import Command
 from click.testing import CliRunner
 
 from pipeline.cutting import WAYS
 from pipeline.settings import CONFIG, PREFIX, Settings
+from tests.unit.test_infra import check_command
 from workers.cli import COMMANDS, cli
 from workers.options import decoding
 
@@ -70,3 +73,15 @@ def test_every_option_of_evaluate_is_on_its_page_and_every_one_there_exists() ->
     assert {o for o in options - of_run if o not in page} == set()
     assert set(re.findall(r"(--[a-z][a-z-]+)", page)) - options == set()
     assert {w for w in WAYS if f"`{w}`" not in page} == set()
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_command_in_the_code_blocks_of_a_page_parses(page: Path) -> None:
+    for block in re.findall(r"(?:^(?: {4}.*)?\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
+        for line in re.sub(r"\\\n", " ", block).splitlines():
+            command = line.strip()
+            if command.startswith("spotscribe "):
+                check_command(shlex.split(re.split(r"\s[|>&]|\s\d?>", command)[0], comments=True)[1:])
