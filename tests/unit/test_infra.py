@@ -222,8 +222,9 @@ def test_autoscaling_does_what_the_exporter_says_and_does_not_wait_twice() -> No
         assert set(trigger["metadata"]) <= TRIGGER
         assert trigger["metadata"]["threshold"] == "1"
         assert all(isinstance(v, str) for v in trigger["metadata"].values())
-        [name] = re.findall(r"(spotscribe_\w+)\{", trigger["metadata"]["query"])
-        assert name in {m.name for m in EXPORTER}
+        names = set(re.findall(r"spotscribe_\w+", trigger["metadata"]["query"]))
+        assert "spotscribe_workers_wanted" in names
+        assert names <= {m.name for m in EXPORTER}
     engine = JobOptions(model=job_model(config["data"]["SPOTSCRIBE_MODEL"])).engine
     assert f'queue="{engine}"' in scaled["spotscribe-gpu"]["triggers"][0]["metadata"]["query"]
     assert all("replicas" not in d["spec"] for d in kinds("Deployment") if d["metadata"]["name"] in scaled)
