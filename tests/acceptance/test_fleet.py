@@ -211,6 +211,7 @@ def test_names_come_from_standard_input_and_files_of_this_machine_are_taken(flee
 
 def test_cancelled_is_cancelled_until_it_is_tried_again(fleet: Fleet) -> None:
     """The model is one that no worker has, so the job stands still."""
+    fleet.work()
     assert (
         spotscribe(
             "submit", f"s3://{fleet.inbox}/calls/2026 11/hello_world.wav", "--model", "base", "--label", "odd"
@@ -229,6 +230,7 @@ def test_cancelled_is_cancelled_until_it_is_tried_again(fleet: Fleet) -> None:
 
 
 def test_what_is_no_recording_ends_rejected_and_waiting_says_so(fleet: Fleet) -> None:
+    fleet.work()
     fleet.s3.put_object(Bucket=fleet.inbox, Key="bad/text.mp3", Body=b"hello " * 100)
     fleet.s3.put_object(Bucket=fleet.inbox, Key="bad/empty.wav", Body=b"")
     ended = submit(f"s3://{fleet.inbox}/bad/", "--wait")
