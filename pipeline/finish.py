@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from storage.leases import Heartbeat, Lease
 from storage.objects import ObjectStore
 from storage.outputs import WantedOutput
 
+LOG = logging.getLogger("spotscribe.finish")
 PORTION, PORTION_S = 200, 3600.0
 """Files, and seconds of recordings, whose transcripts are in memory at once where many files are written."""
 
@@ -83,6 +85,8 @@ class Finisher:
                     self._store.delete(key)
 
     def _count(self, job: JobView, state: str, verdict: Verdict, transcript: Transcript) -> None:
+        said = {"job": job.id, "state": state, "code": verdict.code.value, "audio_s": round(transcript.duration, 1)}
+        LOG.info("ended", extra={**said, "error": verdict.error})
         self._tally.count("ended", state, verdict.code.value)
         for kind in Coverage:
             self._tally.count("coverage_seconds", kind.value, by=transcript.seconds(kind))

@@ -5,6 +5,7 @@ Everything goes through files in scratch and blocks of half a minute, so memory 
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from array import array
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from storage.objects import ObjectStore
 from storage.readers import Fetched, Readers
 from storage.recordings import Media
 from storage.urls import bucket_of
+
+LOG = logging.getLogger("spotscribe.prepare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +186,13 @@ class Preparer:
             leases.release(tx, lease, wait_s=wait_s, error=why)
         if why is not None:
             self._tally.count("put_off", "prepare")
+            LOG.warning("put off: %s", why, extra={"job": lease.id})
 
     def _end(self, lease: Lease, state: str, error: PermanentError) -> None:
         with self._db.transaction() as tx:
             jobs.end_job(tx, lease, state, Verdict(error.code, str(error)))
         self._tally.count("ended", state, error.code.value)
+        LOG.info("ended", extra={"job": lease.id, "state": state, "code": error.code.value, "error": str(error)})
 
 
 def _span_blocks(pcm: Path, channels: int, channel: int, span: Span, seconds: float = 30.0) -> Iterator[Samples]:

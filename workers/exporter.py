@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from storage.database import Database
 from storage.figures import Figures, Queue, figures
 from workers.served import gauge
 
+LOG = logging.getLogger("spotscribe.exporter")
 LATE = 5
 """So many rounds without an answer of the database: it is away."""
 
@@ -53,7 +55,8 @@ class Exporter:
             with self._db.reading() as tx:
                 found = figures(tx)
             wanted = decisions(self._db, self._policy)
-        except TransientError:
+        except TransientError as e:
+            LOG.warning("%s", e)
             return
         self._last = Refreshed(found, wanted, time.time(), time.perf_counter() - began)
 

@@ -7,13 +7,12 @@ hangs. What does not come that far is made good by the reconcilers of the others
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,6 +44,7 @@ from storage.leases import Step
 from workers.bootstrap import tame_collector
 from workers.canary_keeper import CanaryKeeper
 from workers.celery_app import CPU, HOLD_S, gpu, queue
+from workers.logs import leave_now
 from workers.nudges import Nudges
 from workers.presence import Presence
 from workers.reconciler import Reconciler
@@ -55,6 +55,7 @@ from workers.tasks import add_tasks
 from workers.wiring import Wiring
 from workers.worker_metrics import WorkerMetrics
 
+LOG = logging.getLogger("spotscribe.worker")
 GRACE_S, LEAVE_S, GONE_S = 4.0, 7.0, 9.0
 """From the notice: what the model's calls get, when leases still held are taken back, when the process is gone."""
 CELERY_S = 1.0
@@ -202,12 +203,12 @@ class FleetWorker:
         self._left.set()
         if self._holding:  # a message, which Celery gives back meanwhile
             time.sleep(CELERY_S)
-        os._exit(self._code)
+        leave_now(self._code)
 
     def _gone(self) -> None:
         """Whatever hangs, the process ends."""
         time.sleep(GONE_S)
-        os._exit(self._code)
+        leave_now(self._code)
 
     def _notice(self, notice: Notice) -> None:
         self._tally.count("preemption_notices", notice.value)
@@ -244,10 +245,10 @@ class FleetWorker:
         while not self._stop.wait(1.0):
             if self._transcriber is not None and self._transcriber.stalled:
                 self._say(f"a call of the model takes longer than {self._settings.stall_s:.0f} s: starting over")
-                os._exit(HUNG)
+                leave_now(HUNG)
             if (e := self._steps.broken or self._errands.broken) is not None:
                 self._say(f"{type(e).__name__}: {e}")
-                os._exit(HUNG)
+                leave_now(HUNG)
 
     def _tell(self, step: Step, row: int) -> None:
         """A step of this process has made work for another one: of this job."""
@@ -306,10 +307,10 @@ class FleetWorker:
             try:
                 run()
             except Exception:
-                traceback.print_exc()
-                os._exit(HUNG)
+                LOG.exception("a part of the process ended")
+                leave_now(HUNG)
 
         threading.Thread(target=guarded, name=name, daemon=True).start()
 
     def _say(self, text: str) -> None:
-        print(f"{self._me.name}: {text}", file=sys.stderr, flush=True)
+        LOG.info(text)

@@ -6,6 +6,7 @@ a worker in all things: it has its name, its leases, its watch for notices of pr
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from types import FrameType
 
 from pipeline.settings import PREFIX
 
+LOG = logging.getLogger("spotscribe.pack")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before a child that ended by itself is started again; twice as long each time, until it has lived LONGEST_PAUSE_S."""
@@ -143,4 +145,4 @@ class _Place:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
 
     def _say(self, text: str) -> None:
-        print(f"{self._child.name}: {text}", file=sys.stderr, flush=True)
+        LOG.warning("%s: %s", self._child.name, text)

@@ -6,10 +6,13 @@ by itself, so a lost nudge costs seconds and no work.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+
+from structlog.contextvars import bound_contextvars
 
 from chunking.errors import Code, LeaseLost, TransientError
 from pipeline.company import Company
@@ -21,6 +24,7 @@ from storage.database import Database
 from storage.jobs import Verdict
 from storage.leases import Lease, Step
 
+LOG = logging.getLogger("spotscribe.steps")
 Do = Callable[[Lease], None]
 FIRST_PAUSE_S = 0.5
 """How long a thread that found nothing waits for a nudge; twice as long each time, up to `poll_s`."""
@@ -190,17 +194,13 @@ class Steps:
 
     def _guarded(self, do: Do, lease: Lease) -> None:
         """A step that goes wrong in a way nobody thought of fails its own job and no other."""
+        row = "output" if lease.step is Step.DELIVER else "errand" if lease.step is Step.ERRAND else "job"
         try:
-            do(lease)
+            with bound_contextvars(step=lease.step.name.lower(), **{row: lease.id}):
+                self._do(do, lease)
         except LeaseLost:
             self._tally.count("leases_lost", lease.step.name.lower())
             return
-        except TransientError:
-            raise
-        except Exception as e:
-            if self._debug:
-                raise
-            self._fail(lease, f"{type(e).__name__}: {e}")
         self._tally.got_on(self._part)
         if lease.step is Step.FINISH:
             self._empty_until.pop(Step.DELIVER, None)
@@ -210,6 +210,20 @@ class Steps:
             self._ready(Step.TRANSCRIBE, lease.id)
         if lease.step is not Step.ERRAND:  # a job may have ended
             self._ready(Step.ERRAND, lease.id)
+
+    def _do(self, do: Do, lease: Lease) -> None:
+        try:
+            do(lease)
+        except LeaseLost:
+            LOG.warning("its lease is lost: another worker goes on")
+            raise
+        except TransientError:
+            raise
+        except Exception as e:
+            LOG.exception("an error that nobody thought of: %s", e)
+            if self._debug:
+                raise
+            self._fail(lease, f"{type(e).__name__}: {e}")
 
     def _fail(self, lease: Lease, why: str) -> None:
         with suppress(LeaseLost), self._db.transaction() as tx:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 
@@ -14,10 +15,12 @@ from pipeline.scaler import policy
 from pipeline.settings import PREFIX
 from workers.display import say
 from workers.exporter import Exporter
+from workers.logs import Logs
 from workers.options import DEBUG
 from workers.served import Served, Source, printed
 from workers.wiring import Wiring, read_settings
 
+LOG = logging.getLogger("spotscribe.exporter")
 LISTEN, EVERY_S = ":9109", 15.0
 
 
@@ -50,6 +53,9 @@ def exporter(listen: str, every: str, once: bool, debug: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    click.echo(f"serving /metrics, /healthz and /readyz on port {served.port}", err=True)
+    logs = Logs(settings)
+    logs.start("exporter")
+    LOG.info("serving /metrics, /healthz and /readyz on port %d", served.port)
     told.run(stop)
     served.close()
+    logs.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,10 +21,12 @@ from storage.sources import Source
 from workers.commands.sources import about_source, settings_of, source_url
 from workers.display import printable, say
 from workers.ingester import Ingester, IngestOptions, passed_over
+from workers.logs import Logs
 from workers.nudges import Nudges
 from workers.options import DEBUG
 from workers.wiring import Wiring, read_settings
 
+LOG = logging.getLogger("spotscribe.ingest")
 SHOWN = 20
 
 EXIT_CODES = """\b
@@ -76,7 +79,7 @@ def ingest(
     intake = Intake(wiring.database, lambda: S3Bucket(wiring.s3))
     options = IngestOptions(every_s, listen, wiring.settings.events_token)
     inboxes = [wiring.inbox(e) for e in events]
-    ingester = Ingester(wiring.database, intake, Nudges(wiring.app), options, say, inboxes)
+    ingester = Ingester(wiring.database, intake, Nudges(wiring.app), options, LOG.info if watch else say, inboxes)
     source = _source(wiring, url, asked, said, keep=not dry_run) if url is not None else None
     only = source.id if source is not None else None
     if dry_run:
@@ -84,11 +87,14 @@ def ingest(
     elif not watch:
         sys.exit(0 if ingester.once(only) else 3)
     else:
+        logs = Logs(wiring.settings)
+        logs.start("ingest")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ingester.stop())
         _say_watching(wiring.database, source, every)
         ingester.watch(only)
         intake.close()
+        logs.flush()
 
 
 def _source(wiring: Wiring, url: str, asked: dict[str, Any], said: Sequence[str], *, keep: bool) -> Source:
@@ -110,9 +116,9 @@ def _say_watching(database: Database, source: Source | None, every: str) -> None
     with database.reading() as tx:
         kept = [source] if source else sources.everything(tx, sources.WATCHED)
     if not kept:
-        say("no sources are kept yet; they are watched as soon as they are: spotscribe sources add")
+        LOG.info("no sources are kept yet; they are watched as soon as they are: spotscribe sources add")
     for s in kept:
-        say(f"watching {s.name}{f': {printable(s.url)}' if s.name != s.url else ''}, every {every}")
+        LOG.info("watching %s%s, every %s", s.name, f": {printable(s.url)}" if s.name != s.url else "", every)
 
 
 def _preview(database: Database, intake: Intake, source: Source | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 from collections.abc import Sequence
@@ -14,8 +15,11 @@ from pipeline.filters import parse_duration
 from pipeline.scaler import decisions, policy
 from pipeline.scaling import Decision
 from workers.display import say
+from workers.logs import Logs
 from workers.options import DEBUG
 from workers.wiring import Wiring, read_settings
+
+LOG = logging.getLogger("spotscribe.scale")
 
 
 @click.command()
@@ -57,6 +61,8 @@ def scale(
 
 
 def _publish(wiring: Wiring, look, every_s: float, *, once: bool) -> None:  # type: ignore[no-untyped-def]
+    logs = Logs(wiring.settings)
+    logs.start("scale")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -66,7 +72,7 @@ def _publish(wiring: Wiring, look, every_s: float, *, once: bool) -> None:  # ty
         except TransientError as e:
             if once:
                 raise
-            click.echo(f"not published: {e}", err=True)
+            LOG.warning("not published: %s", e)
         if once:
             return
         stop.wait(every_s)

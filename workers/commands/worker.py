@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from storage.jobs import JobOptions
 from storage.urls import job_model
 from workers.bootstrap import die_with
 from workers.fleet import FleetOptions, FleetWorker
+from workers.logs import Logs, leave_now
 from workers.options import BATCH_SIZE, BEAM_SIZE, COMPUTE_TYPE, DEBUG, DEVICE, MODEL
 from workers.pack import Pack, children
 from workers.presence import Presence
@@ -85,6 +85,7 @@ def worker(
     gpus = decoder.gpus if decoder else 0
     if (number := processes or max(1, gpus)) > 1:
         wiring.database.close()
+        Logs(settings).start(socket.gethostname())
         sys.exit(Pack(children(number, gpus, settings.cores, cpu_threads, settings.metrics_listen)).run())
     options = FleetOptions(asked_roles, job, batch_size or (decoder.batch_size if decoder else 1), threads, debug)
     served = Served(settings.metrics_listen) if settings.metrics_listen else None
@@ -92,8 +93,9 @@ def worker(
         served.start()  # before the model is loaded, so that it can be seen to take its time
     engine = load_engine(settings, decoder.model, decoder.how) if decoder else None
     with Presence(settings.home, f"{socket.gethostname()}-") as presence:
+        Logs(settings).start(presence.name)
         code = FleetWorker(settings, wiring, wiring.app, presence, options, engine, served).run()
-    os._exit(code)  # without waiting for a call that the model is still at
+    leave_now(code)  # without waiting for a call that the model is still at
 
 
 @dataclass(frozen=True, slots=True)
