@@ -74,6 +74,8 @@ class Finisher:
                     search.know(tx, (s.text for s in transcript.segments))
                 with self._db.transaction() as tx:
                     leases.hold(tx, lease)
+                    search.keep_words(tx)
+                    search.know(tx, (s.text for s in transcript.segments))  # again: some may have been forgotten since
                     values = self._store_transcript(tx, job, transcript, results) if state != "failed" else {}
                     jobs.end_job(tx, lease, state, verdict, **values, **checkpoints.spent_on(tx, lease.id))
             except LeaseLost:

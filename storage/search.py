@@ -96,14 +96,19 @@ def forget_unsaid(database: Database) -> int:
         last = tx.execute(select(func.max(SegmentRow.transcript_id))).scalar() or 0
         for first in range(0, last + 1, AT_ONCE):
             unsaid -= _said(tx, SegmentRow.transcript_id.between(first, first + AT_ONCE - 1))
-    words_left = sorted(unsaid)
-    for first in range(0, len(words_left), AT_ONCE):
-        with database.transaction() as tx:
-            tx.execute(delete(Term).where(Term.term.in_(words_left[first : first + AT_ONCE])))
-    with database.transaction() as tx:  # what was said since we looked
-        again = _said(tx, SegmentRow.transcript_id > last) & unsaid
-        know(tx, again)
-    return len(unsaid) - len(again)
+    with database.transaction() as tx:
+        keep_words(tx, alone=True)
+        going = sorted(unsaid - _said(tx, SegmentRow.transcript_id > last))  # without what was said since we looked
+        for first in range(0, len(going), AT_ONCE):
+            tx.execute(delete(Term).where(Term.term.in_(going[first : first + AT_ONCE])))
+    return len(going)
+
+
+def keep_words(tx: Connection, *, alone: bool = False) -> None:
+    """Until the transaction ends no word is forgotten; `alone`: nor is a transcript written whose words count."""
+    if tx.dialect.name == "postgresql":  # SQLite has one writer
+        shared = "" if alone else "_shared"
+        tx.execute(text(f"SELECT pg_advisory_xact_lock{shared}(hashtext('spotscribe.words ' || current_schema()))"))
 
 
 def _said(tx: Connection, which: Any) -> set[str]:

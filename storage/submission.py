@@ -134,6 +134,8 @@ def _recordings(tx: Connection, media: Sequence[MediaObject]) -> dict[str, int]:
         ]
         tx.execute(upsert(tx, Recording).on_conflict_do_nothing(), rows)
         found |= _ids(tx, [s.identity for s in missing])
+    if len(found) < len(wanted):  # somebody else's row, which we left alone, was purged since
+        raise DatabaseAway(PURGED_MEANWHILE)
     return found
 
 

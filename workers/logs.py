@@ -40,6 +40,8 @@ PATTERNS = (
         ),
         rf"\1={HIDDEN}",
     ),
+    (re.compile(r"(?i)\b(bearer|basic) [A-Za-z0-9._~+/=-]{4,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?i)([\"'][\w-]*(?:password|secret|token)[\"']: *[\"'])[^\"']+"), rf"\1{HIDDEN}"),
     (re.compile(r"\bwhsec_[A-Za-z0-9+/=]+"), f"whsec_{HIDDEN}"),
 )
 _TEXT_LEFT_OUT = {"worker", "event", "level", "time", "logger", "step"}
@@ -110,6 +112,12 @@ class _Handler(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
+            if self.dropped:
+                told = logging.makeLogRecord(
+                    {**record.__dict__, "msg": f"{self.dropped} lines were dropped", "args": None}
+                )
+                self.queue.put_nowait(told)
+                self.dropped = 0
             self.queue.put_nowait(record)
         except Full:
             self.dropped += 1
@@ -126,9 +134,9 @@ class HoldBack(logging.Filter):
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING:
+        if record.levelno != logging.WARNING:  # an error is said each time, with its traceback
             return True
-        key, now = (record.name, str(record.msg)), time.monotonic()
+        key, now = (record.name, record.getMessage()), time.monotonic()
         at, held = self._said.get(key, (-HELD_BACK_S, 0))
         if now - at < HELD_BACK_S:
             self._said[key] = (at, held + 1)
@@ -162,7 +170,7 @@ class Redactor:
             return {k: self.of(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
             return [self.of(v) for v in value]
-        return value
+        return value if isinstance(value, int | float | None) else self.of(str(value))
 
 
 def secrets_of(settings: Settings) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, func, select, update
+from sqlalchemy import MetaData, delete, func, insert, select, update
 
 from chunking.errors import Code, LeaseLost, UsageError
 from chunking.timeline import Coverage, CoverageSpan, Plan, Segment, Span, Transcript
@@ -19,6 +19,7 @@ from pipeline.finish import Finisher, sweep
 from pipeline.retention import Purger, carry_out
 from pipeline.telemetry import Tally
 from storage import arrivals, checkpoints, errands, jobs, leases, outputs, plans, sources, submission
+from storage import search as search_module
 from storage.checkpoints import Made
 from storage.database import Database
 from storage.destinations import Destinations
@@ -468,3 +469,57 @@ def test_words_of_a_recording_that_is_purged_while_it_is_finished_do_not_come_ba
     Finisher(desk.db, desk.store, Tally()).finish(last)
     assert desk.terms() == set()
     assert desk.rows(TranscriptRow) == 0
+
+
+def test_words_that_a_purge_forgets_while_another_recording_is_finished_are_known_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with desk.db.transaction() as tx:
+        submission.submit_all(tx, [MediaObject(URL, "1", 10)], JobOptions(), Request())
+        (lease,) = leases.claim(tx, Step.PREPARE, "w")
+        assert jobs.claim_content(tx, lease, "ab" * 32) == "lead"
+        plans.store_plan(tx, lease, Plan(10.0, 1, ()), [])
+        (last,) = leases.claim(tx, Step.FINISH, "w")
+    spoken = (Segment(0.0, 8.0, "Kovacs spoke", "en"),)
+    made = Transcript(10.0, 1, "en", 0.9, spoken, (CoverageSpan(Span(0.0, 10.0), Coverage.TRANSCRIBED),))
+    monkeypatch.setattr("pipeline.finish.assemble", lambda *_: made)
+    real = leases.hold
+    held = []
+
+    def forgotten_meanwhile(tx: Any, lease: Any) -> None:
+        """The end of another recording's purge comes between the words' transaction and the transcript's."""
+        held.append(lease)
+        if len(held) == 2 and not desk.db.is_sqlite:  # whose one writer would wait for itself
+            assert search_module.forget_unsaid(desk.db) == 2
+        real(tx, lease)
+
+    monkeypatch.setattr(leases, "hold", forgotten_meanwhile)
+    Finisher(desk.db, desk.store, Tally()).finish(last)
+    assert len(held) == 2
+    assert desk.terms() == {"kovacs", "spoke"}
+    assert desk.rows(SegmentRow) == 1
+
+
+def test_a_recording_that_another_submitter_inserts_and_a_purge_deletes_is_submitted_all_the_same(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = submission._ids, []
+    media = MediaObject("s3://b/1.wav", "1", 10)
+
+    def ids(tx: Any, identities: Any) -> dict[str, int]:
+        calls.append(1)
+        wanted = list(identities)
+        if len(calls) == 2:
+            with postgres.transaction() as other:
+                other.execute(delete(Recording))
+        found = real(tx, wanted)
+        if len(calls) == 1:
+            with postgres.transaction() as other:
+                row = {"identity": media.identity, "url": media.url, "version": "1", "size_bytes": 10}
+                other.execute(insert(Recording).values(row))
+        return found
+
+    monkeypatch.setattr(submission, "_ids", ids)
+    (done,) = postgres.again(lambda tx: submission.submit_all(tx, [media], JobOptions(), Request()))
+    assert done.job > 0
+    assert len(calls) > 2
