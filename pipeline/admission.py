@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from chunking.errors import DatabaseAway
-from pipeline import layout
+from pipeline import layout, tracing
 from pipeline.errands import errands_of
 from pipeline.sidecars import candidates, from_json
 from storage import arrivals, errands, sources, submission
@@ -86,7 +86,7 @@ def admit_some(tx: Connection, source: int, limit: int = AT_ONCE) -> list[Submit
     done: dict[int, Submitted] = {}
     for some in _alike(chosen, terms):
         t = terms[some[0].id]
-        submitted = submission.submit_all(tx, [h.media for h in some], t.job, t.request)
+        submitted = submission.submit_all(tx, [h.media for h in some], t.job, t.request, tracing.submitted)
         done.update(zip([h.id for h in some], submitted, strict=True))
     _want(tx, at, [h for h in chosen if not h.overtaken], terms, done)
     for ended in (False, True):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from chunking.errors import TransientError
-from pipeline import listening
+from pipeline import listening, tracing
 from pipeline.engine import Answer, Engine, Heard
 from pipeline.inhand import ClaimOptions
 from pipeline.ledger import Work
@@ -96,8 +96,11 @@ class ModelCalls:
     def _shared_out(self, batch: Sequence[Work]) -> Iterator[None]:
         """The call's time is the device's, or its part where several calls share it; all windows are equally long."""
         began = time.perf_counter()
+        parents = [p for w in batch if (p := w.shard.trace.parent) is not None]
+        kind, window = "listen" if batch[0].listening else "decode", batch[0].request.window
         try:
-            yield
+            with tracing.batch(parents, kind=kind, window=window, size=len(batch), device=self._engine.device):
+                yield
         finally:
             spent = (time.perf_counter() - began) / self._engine.parallel
             self._tally.add(device_s=spent)

@@ -18,6 +18,7 @@ from chunking.errors import Code, LeaseLost, PermanentError, TransientError, Usa
 from chunking.sentences import sentences
 from chunking.stitcher import stitch
 from chunking.timeline import ChunkResult, Coverage, Plan, Segment, Transcript, seconds_by_language
+from pipeline import tracing
 from pipeline.exports import CONTENT_TYPES, About, Format, render
 from pipeline.languages import MULTI
 from pipeline.telemetry import Tally
@@ -89,6 +90,7 @@ class Finisher:
     def _count(self, job: JobView, state: str, verdict: Verdict, transcript: Transcript) -> None:
         said = {"job": job.id, "state": state, "code": verdict.code.value, "audio_s": round(transcript.duration, 1)}
         LOG.info("ended", extra={**said, "error": verdict.error})
+        tracing.note(state=state, code=verdict.code.value, audio_s=said["audio_s"])
         self._tally.count("ended", state, verdict.code.value)
         for kind in Coverage:
             self._tally.count("coverage_seconds", kind.value, by=transcript.seconds(kind))

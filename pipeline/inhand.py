@@ -122,6 +122,8 @@ class InHand:
                 for lease in {*self.shards, *self.loading.values()}:
                     leases.release(tx, lease)
         finally:
+            for shard in self.shards.values():
+                shard.close()
             self.shards.clear()
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -189,6 +189,7 @@ class Ledger:
             work.shard.open.discard(work.reading.chunk.index)
         now = time.monotonic()
         for shard in {w.shard for w in written}:
+            shard.trace.event("checkpoint", chunks=sum(w.shard is shard for w in written))
             if shard.claimed_at:
                 self._tally.observe("checkpoint_latency_seconds", now - shard.claimed_at)
                 shard.claimed_at = 0.0

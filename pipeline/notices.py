@@ -31,6 +31,7 @@ from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, make_headers, parse_url
 
 from chunking.errors import LeaseLost, PermanentError, TransientError, UsageError
+from pipeline import tracing
 from pipeline.receivers import Unanswered
 from storage import errands, jobs
 from storage.errands import TOLD, Due
@@ -199,6 +200,8 @@ class Webhooks:
         }
         if self._key:
             headers["webhook-signature"] = signature(self._key, notice, now, body)
+        if (trace := tracing.current()) is not None:
+            headers["traceparent"] = trace
         return headers | (make_headers(basic_auth=unquote(where.auth)) if where.auth else {})
 
     def _post(self, where: Url, headers: Mapping[str, str], body: bytes) -> int:

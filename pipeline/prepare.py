@@ -21,6 +21,7 @@ from chunking.planner import PlanOptions, Track, plan
 from chunking.speech import Samples, SpeechDetector
 from chunking.stereo import choice
 from chunking.timeline import Shard, Span
+from pipeline import tracing
 from pipeline.languages import MULTI, SHORT_CHUNK_S
 from pipeline.telemetry import Tally
 from storage import buckets, jobs, leases, plans, recordings
@@ -192,6 +193,7 @@ class Preparer:
         with self._db.transaction() as tx:
             jobs.end_job(tx, lease, state, Verdict(error.code, str(error)))
         self._tally.count("ended", state, error.code.value)
+        tracing.note(state=state, code=error.code.value)
         LOG.info("ended", extra={"job": lease.id, "state": state, "code": error.code.value, "error": str(error)})
 
 

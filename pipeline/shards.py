@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from chunking.audio import read_flac
 from chunking.timeline import Shard, Span
+from pipeline import tracing
 from pipeline.engine import Engine, Samples
 from pipeline.hearing import EachChunk, Hearing, OneLanguage
 from pipeline.languages import MULTI, UNHEARD
@@ -36,6 +37,8 @@ class OpenShard:
     """What stands before each chunk, in the model's tokens."""
     claimed_at: float = 0.0
     """By the monotonic clock; 0 once its first checkpoint is written."""
+    trace: tracing.Span = tracing.NO_SPAN
+    """The span of its stay here, in its recording's trace."""
 
     def sound(self, span: Span) -> Samples:
         """The samples of a span of the recording, int16 at 16 kHz. One thread at a time."""
@@ -45,6 +48,8 @@ class OpenShard:
 
     def close(self) -> None:
         self.flac.close()
+        self.trace.note(left_here=len(self.open))
+        self.trace.end()
 
 
 class ShardLoader:
@@ -67,6 +72,9 @@ class ShardLoader:
         prompt = self._engine.prompt(view.options.prompt)
         hearing = self._hearing(view, shard, left, languages)
         opened = OpenShard(lease, job, shard, self._store.open(key), view.options, hearing, left, prompt, claimed_at)
+        opened.trace = tracing.begin(
+            "shard", view.trace, row=lease.id, fence=lease.fence, chunks=len(shard.chunks), left=len(left)
+        )
         reused = sum(c.span.duration for c in shard.chunks if c.index in done)
         self._tally.add(reused_s=reused)
         return opened

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from pipeline import tracing
 from pipeline.metrics import WORKER, named
 
 Labels = tuple[str, ...]
@@ -85,7 +86,8 @@ class Tally:
     def stage(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
         try:
-            yield
+            with tracing.child(name):
+                yield
         finally:
             with self._lock:
                 self.stage_s[name] = self.stage_s.get(name, 0.0) + time.perf_counter() - began

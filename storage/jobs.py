@@ -138,6 +138,8 @@ class JobView:
     """Other bytes lie at its URL by now."""
     purged_at: datetime | None = None
     """When its result was deleted."""
+    trace: str | None = None
+    """What its spans hang on (pipeline/tracing.py)."""
 
     @property
     def ended(self) -> bool:
@@ -164,6 +166,14 @@ def views(tx: Connection, jobs: Sequence[int]) -> list[JobView]:
     if gone := set(jobs) - found.keys():
         raise PermanentError(f"job {min(gone)} is not there any more: it was purged")
     return [found[j] for j in jobs]
+
+
+def trace_of(tx: Connection, lease: Lease) -> str | None:
+    """What the spans of the leased row's job hang on."""
+    if lease.step.table is Job.__table__:
+        return tx.execute(select(Job.trace).where(Job.id == lease.id)).scalar()
+    t = lease.step.table.c
+    return tx.execute(select(Job.trace).join(lease.step.table, t.job_id == Job.id).where(t.id == lease.id)).scalar()
 
 
 def ended(tx: Connection, jobs: Sequence[int]) -> set[int]:
@@ -281,7 +291,7 @@ def _view_query() -> Any:
     return select(
         j.id, Recording.url, Recording.version, Recording.size_bytes, Recording.sha256, j.state, j.code, j.error,
         j.options, j.language, j.language_probability, j.duration_s, j.channels, j.transcript_id, j.force, j.assigned,
-        j.priority, j.meta.label("meta"), j.created_at, j.finished_at, j.purged_at,
+        j.priority, j.meta.label("meta"), j.created_at, j.finished_at, j.purged_at, j.trace,
         Recording.superseded_by.is_not(None).label("superseded"),
     ).join(Recording, Recording.id == j.recording_id).where(j.id.in_(bindparam("jobs", expanding=True)))  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,13 @@ class Request:
     """False: other bytes are known to lie at their URLs by now."""
 
 
+Trace = Callable[[str], str | None]
+
+
+def _untraced(_url: str) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """The job for a recording, and whether it was there already."""
@@ -44,13 +51,23 @@ class Submitted:
     known: bool
 
 
-def submit(tx: Connection, media: MediaObject, options: JobOptions, *, force: bool = False) -> int:
+def submit(
+    tx: Connection, media: MediaObject, options: JobOptions, *, force: bool = False, trace: Trace = _untraced
+) -> int:
     """The job for this recording and these options: a new one, or the one there is. With `force` it starts again."""
-    return submit_all(tx, [media], options, Request(force=force))[0].job
+    return submit_all(tx, [media], options, Request(force=force), trace)[0].job
 
 
-def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions, request: Request) -> list[Submitted]:
+def submit_all(
+    tx: Connection,
+    media: Sequence[MediaObject],
+    options: JobOptions,
+    request: Request,
+    trace: Trace = _untraced,
+) -> list[Submitted]:
     """A job for each recording, in their order. The same recording and options again is the same job.
+
+    `trace`: what a new job's row says of its trace, by its URL.
 
     One that failed, was rejected for reasons of the moment, or whose result was purged, starts again.
     """
@@ -59,9 +76,11 @@ def submit_all(tx: Connection, media: Sequence[MediaObject], options: JobOptions
     _supersede(tx, {m.url: r for m, r in zip(media, ids, strict=True)}, current=request.current)
     key = options.digest
     known = _jobs(tx, ids, key)
+    url = dict(zip(ids, (m.url for m in media), strict=True))
     fresh: list[dict[str, Any]] = [
         {"recording_id": r, "options_digest": key, "options": options.stored, "model": options.model,
-         "state": "queued", "priority": request.priority, "metadata": dict(request.metadata or {}) or None}
+         "state": "queued", "priority": request.priority, "metadata": dict(request.metadata or {}) or None,
+         "trace": trace(url[r])}
         for r in sorted(set(ids) - set(known))
     ]  # fmt: skip
     if fresh:

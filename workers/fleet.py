@@ -26,6 +26,7 @@ from celery.signals import worker_shutting_down
 
 from chunking.audio import DecoderPool
 from chunking.errors import TransientError
+from pipeline import tracing
 from pipeline.company import Company
 from pipeline.engine import Engine
 from pipeline.errands import Errander
@@ -59,6 +60,8 @@ LOG = logging.getLogger("spotscribe.worker")
 GRACE_S, LEAVE_S, GONE_S = 4.0, 7.0, 9.0
 """From the notice: what the model's calls get, when leases still held are taken back, when the process is gone."""
 CELERY_S = 1.0
+FLUSH_S = 0.5
+"""For traces that are not sent yet."""
 POLL_S = 10.0
 """The longest time between two looks for work that no message told of."""
 HUNG = 70
@@ -200,6 +203,7 @@ class FleetWorker:
         except TransientError:
             self._say("the database does not answer; what is held goes back when its lease is over")
         self._say(f"left after {time.monotonic() - began:.1f} s, {self._tally.chunks_decoded} chunks decoded")
+        tracing.flush(FLUSH_S)
         self._left.set()
         if self._holding:  # a message, which Celery gives back meanwhile
             time.sleep(CELERY_S)

@@ -18,6 +18,7 @@ from chunking.audio import DecoderPool
 from chunking.errors import UsageError
 from chunking.planner import PlanOptions
 from chunking.timeline import Coverage
+from pipeline import tracing
 from pipeline.company import Company
 from pipeline.engine import Engine
 from pipeline.finish import Finisher, sweep
@@ -149,7 +150,9 @@ class LocalRun:
         for first in range(0, len(found), 200):
             with self._db.transaction() as tx:
                 for recording in found[first : first + 200]:
-                    job = submission.submit(tx, recording.media(), self._options.job, force=self._options.force)
+                    job = submission.submit(
+                        tx, recording.media(), self._options.job, force=self._options.force, trace=tracing.submitted
+                    )
                     self._jobs[job] = recording
                     self._want(tx, job, recording)
         self._left = list(self._jobs)

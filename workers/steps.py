@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from structlog.contextvars import bound_contextvars
 
 from chunking.errors import Code, LeaseLost, TransientError
+from pipeline import tracing
 from pipeline.company import Company
 from pipeline.inhand import SUSPECTS_S, ClaimOptions
 from pipeline.telemetry import Tally
@@ -213,7 +214,8 @@ class Steps:
 
     def _do(self, do: Do, lease: Lease) -> None:
         try:
-            do(lease)
+            with self._traced(lease):
+                do(lease)
         except LeaseLost:
             LOG.warning("its lease is lost: another worker goes on")
             raise
@@ -224,6 +226,21 @@ class Steps:
             if self._debug:
                 raise
             self._fail(lease, f"{type(e).__name__}: {e}")
+
+    @contextmanager
+    def _traced(self, lease: Lease) -> Iterator[None]:
+        if not tracing.on():
+            yield
+            return
+        with self._db.reading() as tx:
+            parent = jobs.trace_of(tx, lease)
+        name, c = lease.step.name.lower(), self._claims
+        with tracing.span(name, parent, worker=c.worker, row=lease.id, fence=lease.fence) as made:
+            try:
+                yield
+            except Exception as e:
+                made.fail(type(e).__name__)
+                raise
 
     def _fail(self, lease: Lease, why: str) -> None:
         with suppress(LeaseLost), self._db.transaction() as tx:

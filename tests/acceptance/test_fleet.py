@@ -21,6 +21,7 @@ from infra.server import free_port
 from pipeline.metrics import EXPORTER, WORKER, Metric
 from pipeline.settings import Settings
 from tests.acceptance.command import PROGRAM, Ran, spotscribe
+from tests.collector import Collector, tree
 from tests.conftest import package_file
 from workers.wiring import Wiring
 
@@ -49,6 +50,8 @@ class Fleet:
             "SPOTSCRIBE_WORK_URL": f"s3://{self.name}-work/audio", "SPOTSCRIBE_CLOUD": "none",
             "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret",
         }  # fmt: skip
+        self.collector = Collector()
+        self.variables["SPOTSCRIBE_OTLP_ENDPOINT"] = self.collector.endpoint
         self.worker: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -88,6 +91,7 @@ class Fleet:
         if self.worker is not None:
             self.worker.terminate()
             assert self.worker.wait(12.0) == 0
+        self.collector.close()
         with self._admin.connect() as c:
             c.execute(text(f"DROP DATABASE {self.name} WITH (FORCE)"))
         self._admin.dispose()
@@ -386,3 +390,20 @@ def test_the_exporter_tells_of_the_fleet(fleet: Fleet) -> None:
     assert told == [ended]
     assert value["spotscribe_workers", "cpu"] == value["spotscribe_workers", "tiny.en int8 beam 1"] == 1
     assert value["spotscribe_backlog_shards", "tiny.en int8 beam 1"] == 0
+
+
+def test_each_recording_is_one_trace_across_processes(fleet: Fleet) -> None:
+    transcribe_all(fleet)
+    wanted = {"submit", "prepare", "shard", "finish", "deliver"}
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        traces = {n: t for n, t in fleet.collector.traces().items() if n in CLIPS}
+        if len(traces) == len(CLIPS) and all(wanted <= {s.name for s in t} for t in traces.values()):
+            break
+        time.sleep(0.2)
+    assert set(traces) == set(CLIPS)
+    for spans in traces.values():
+        ids = {s.id for s in spans}
+        assert wanted <= {s.name for s in spans}, tree(spans)
+        assert [s.name for s in spans if not s.parent] == ["submit"]
+        assert all(s.parent in ids for s in spans if s.parent), tree(spans)

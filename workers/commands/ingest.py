@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from chunking.errors import UsageError
+from pipeline import tracing
 from pipeline.filters import parse_duration
 from pipeline.intake import Intake
 from storage import sources
@@ -76,6 +77,7 @@ def ingest(
         )
     wiring = Wiring(read_settings(), connections=12)
     wiring.check_fleet()
+    tracing.start(wiring.settings)
     intake = Intake(wiring.database, lambda: S3Bucket(wiring.s3))
     options = IngestOptions(every_s, listen, wiring.settings.events_token)
     inboxes = [wiring.inbox(e) for e in events]

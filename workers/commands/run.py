@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from chunking.errors import UsageError
+from pipeline import tracing
 from pipeline.cutting import USUAL, WAYS
 from pipeline.devices import default_batch_size, engine_options
 from pipeline.ingestion import Findings, find_recordings
@@ -76,6 +77,7 @@ def run(
         click.echo(how.notice, err=True)
     end_tidily()
     with Presence(settings.home) as presence:
+        tracing.start(settings, presence.name)
         local = LocalRun(settings, presence, options)
         before = local.submit(findings.found)
         if not as_json:
@@ -86,6 +88,7 @@ def run(
                 local.work(engine, progress)
         summary = local.summary()
         local.close()
+        tracing.flush(tracing.EXPORT_S)
     _report(summary, findings, out, as_json=as_json)
     well = all(f.state == "done" and len(f.outputs) == len(options.formats) for f in summary.files)
     sys.exit(0 if well else 3)

@@ -13,6 +13,7 @@ import click
 from sqlalchemy import Connection
 
 from chunking.errors import DatabaseAway, Rejected, TransientError, UsageError
+from pipeline import tracing
 from pipeline.ingestion import Named, find_everywhere, target_paths
 from pipeline.layout import want_files
 from pipeline.settings import PREFIX
@@ -84,7 +85,9 @@ def submit(
         _preview(found, skipped)
         return
     began = time.monotonic()
+    tracing.start(settings)
     done = _submit(wiring, found, job, request, place, kinds)
+    tracing.flush(tracing.EXPORT_S)
     _report(done, skipped, label, time.monotonic() - began)
     if wait:
         sys.exit(_wait(wiring.database, [d.job for d in done]))
@@ -138,7 +141,7 @@ def _submit(
 def _some(
     tx: Connection, part: Sequence[Named], job: JobOptions, request: Request, place: str, kinds: Sequence[str]
 ) -> list[Submitted]:
-    submitted = submission.submit_all(tx, [n.media for n in part], job, request)
+    submitted = submission.submit_all(tx, [n.media for n in part], job, request, tracing.submitted)
     if place:
         _want(tx, part, submitted, place, kinds)
     return submitted

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from chunking.errors import UsageError
+from pipeline import tracing
 from pipeline.devices import EngineOptions, default_batch_size, engine_options
 from pipeline.settings import Settings
 from storage.jobs import JobOptions
@@ -94,6 +95,7 @@ def worker(
     engine = load_engine(settings, decoder.model, decoder.how) if decoder else None
     with Presence(settings.home, f"{socket.gethostname()}-") as presence:
         Logs(settings).start(presence.name)
+        tracing.start(settings, presence.name)
         code = FleetWorker(settings, wiring, wiring.app, presence, options, engine, served).run()
     leave_now(code)  # without waiting for a call that the model is still at
 
