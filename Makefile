@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop watch chaos bench bench-start bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-telemetry bench-memory fuzz docs audit test check setup lock clean venv
+.PHONY: help demo fleet drop watch simulate-check chaos bench bench-start bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-telemetry bench-memory fuzz docs audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -29,6 +29,9 @@ drop: setup ## Show a drop folder on this machine: recordings appear in a bucket
 
 watch: setup ## Show metrics and an alert: a Prometheus scrapes two workers under load, one of them is frozen
 	@.venv/bin/python -m infra.tryout watch
+
+simulate-check: setup ## Show a small load on a real fleet and in simulation, side by side
+	@.venv/bin/python -m infra.tryout simulate-check
 
 chaos: setup ## Kill workers at random for two minutes and check that nothing is lost; make chaos ARGS="--seconds 600"
 	@.venv/bin/python -m infra.tryout chaos $(ARGS)

@@ -50,10 +50,11 @@ def main() -> None:
     with _servers() as (folder, environment):
         if what == "chaos":
             sys.exit(spotscribe(["chaos", *arguments], environment, show=False))
-        if what == "watch":
+        if what in {"watch", "simulate-check"}:
+            from infra.simcheck import check
             from infra.watch import watch
 
-            sys.exit(watch(folder, environment))
+            sys.exit((watch if what == "watch" else check)(folder, environment))
         sys.exit(_drop(folder, environment) if what == "drop" else _fleet(folder, environment))
 
 

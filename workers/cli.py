@@ -31,6 +31,7 @@ COMMANDS = {
     "notices": ("notices", "Notices that were not taken, recordings not put away."),
     "worker": ("worker", "Work for a fleet, until told to leave."),
     "scale": ("scale", "How many workers the backlog asks for, and why."),
+    "simulate": ("simulate", "What a load will take and cost, before it is paid for."),
     "exporter": ("exporter", "Serve metrics of the whole fleet, from its database."),
     "canary": ("canary", "Whether workers still read a known recording as they did."),
     "costs": ("costs", "What transcripts cost, and what was spent on nothing."),
@@ -52,7 +53,8 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         with all_to_stay():
-            command = getattr(importlib.import_module(f"workers.commands.{COMMANDS[name][0]}"), name)
+            module = importlib.import_module(f"workers.commands.{COMMANDS[name][0]}")
+            command = getattr(module, name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,0 +1,105 @@
+"""`make simulate-check`: the same small load on a real fleet, and in simulation, side by side.
+
+The fleet has two workers with a paced model (20 ms a chunk, no arithmetic) on servers from wheels; one is killed in the
+middle. The simulation is told the workers' measured speed, the recordings' lengths, and when the worker was killed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from sqlalchemy import text
+
+from infra import tryout
+from pipeline.scaling import Policy
+from pipeline.settings import Settings
+from pipeline.simulation import Arrival, Machines, Outcome, simulate
+from workers.wiring import Wiring
+
+RECORDINGS, KILL_AFTER_S = 24, 6.0
+
+
+def check(folder: Path, environment: dict[str, str]) -> int:
+    """0: as many shards and recordings in both."""
+    environment |= {"SPOTSCRIBE_ENGINE": "paced", "SPOTSCRIBE_LEASE_S": str(tryout.LEASE_S)}
+    wiring = Wiring(Settings())
+    tryout.spotscribe(["db", "upgrade"], environment)
+    *_, long = tryout.recordings(folder)
+    sound, rate = soundfile.read(long, dtype="int16")
+    for i in range(RECORDINGS):
+        file = folder / f"{i}.wav"
+        soundfile.write(file, np.concatenate([np.zeros(rate * (i + 1) // 10, np.int16), sound, sound]), rate)
+        wiring.s3.upload_file(str(file), tryout.INBOX, f"check/{file.name}")
+    workers = [tryout.worker(environment | {"SPOTSCRIBE_CANARY_EVERY_S": "0"}) for _ in range(2)]
+    tryout.until(lambda: _one(wiring, "SELECT count(*) FROM workers") == 2)
+    try:
+        tryout.spotscribe(["submit", f"s3://{tryout.INBOX}/check/", "--model", "tiny.en"], environment)
+        time.sleep(KILL_AFTER_S)
+        workers[0].kill()
+        print(f">>> one worker killed after {KILL_AFTER_S:.0f} s", flush=True)
+        tryout.until(lambda: _one(wiring, "SELECT count(*) FROM jobs WHERE state <> 'done'") == 0)
+    finally:
+        tryout.end(workers)
+    real = _real(wiring)
+    wiring.database.close()
+    return _compare(real, _simulated(real))
+
+
+class _Real:
+    """What the fleet did."""
+
+    def __init__(self, took_s: list[float], lengths: list[float], shards: int, chunks: int, wall_s: float) -> None:
+        self.took_s, self.lengths, self.shards, self.chunks, self.wall_s = (
+            sorted(took_s),
+            lengths,
+            shards,
+            chunks,
+            wall_s,
+        )
+
+    def took(self, share: float) -> float:
+        return self.took_s[min(len(self.took_s) - 1, math.ceil(share * len(self.took_s)) - 1)]
+
+
+def _real(wiring: Wiring) -> _Real:
+    with wiring.database.reading() as tx:
+        rows = tx.execute(
+            text("SELECT extract(epoch FROM finished_at - created_at) AS took, duration_s FROM jobs ORDER BY id")
+        ).all()
+        shards, chunks = tx.execute(text("SELECT count(*), sum(chunks) FROM shards")).one()
+    took = [float(r.took) for r in rows]
+    return _Real(took, [r.duration_s for r in rows], shards, chunks, max(took))
+
+
+def _simulated(real: _Real) -> Outcome:
+    """Two workers share what the fleet did; after the kill one, until a minute's look brings another."""
+    busy_s = 2 * KILL_AFTER_S + max(0.1, real.wall_s - KILL_AFTER_S)
+    rtfx = sum(real.lengths) / busy_s
+    machines = Machines(rtfx=rtfx, batch=16, start_s=0.0, interruptions=0.0, lease_s=tryout.LEASE_S,
+                        kills=(KILL_AFTER_S,))  # fmt: skip
+    arrivals = [Arrival(0.0, seconds) for seconds in real.lengths]
+    return simulate(arrivals, machines, Policy(least=2, most=2, expected_rtfx=rtfx))
+
+
+def _compare(real: _Real, found: Outcome) -> int:
+    rows = {
+        "half are done within": (real.took(0.5), found.took(0.5)),
+        "95 of 100 within": (real.took(0.95), found.took(0.95)),
+        "all": (real.took(1.0), found.took(1.0)),
+    }
+    print(f"\n{'':24}{'real':>10}{'simulated':>12}{'ratio':>8}")
+    for title, (a, b) in rows.items():
+        print(f"{title:24}{a:8.1f} s{b:10.1f} s{b / a:8.2f}")
+    print(f"{'recordings':24}{len(real.took_s):10d}{len(found.took_s):12d}")
+    print(f"{'shards':24}{real.shards:10d}{found.shards:12d}")
+    print(f"{'chunks':24}{real.chunks:10d}{found.chunks:12d}")
+    return 0 if (len(real.took_s), real.shards) == (len(found.took_s), found.shards) else 1
+
+
+def _one(wiring: Wiring, sql: str) -> int:
+    with wiring.database.reading() as tx:
+        return int(tx.execute(text(sql)).scalar_one())

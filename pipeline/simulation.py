@@ -1,0 +1,342 @@
+"""A fleet in simulated time: what a load will take and cost, before anything is paid for.
+
+What is real: the planner's cuts, jobs, shards, leases and their reclaiming (in SQL, on a database whose clock is the
+simulation's), the backlog, the scaling policy. What is assumed: that a worker decodes at its RTFx, that preparing takes
+no worker of ours, when recordings come and how long they are, when machines are taken away.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import tempfile
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+
+from chunking.errors import Code
+from chunking.planner import Track, plan
+from chunking.timeline import Plan, Span
+from pipeline.scaling import CPU_RTFX, Policy, Standing, decide
+from storage import backlog, jobs, leases, plans, submission
+from storage.backlog import Backlog
+from storage.jobs import JobOptions, MediaObject, Verdict
+from storage.leases import Lease, Step
+from storage.simulated import Clock, simulated
+from storage.submission import Request
+from storage.tables import ShardRow
+
+LOOK_S = 60.0
+"""How often the number of workers is looked at."""
+IDLE_S = 10.0
+"""How long a worker that found nothing waits (workers/fleet.py, POLL_S)."""
+LEAVE_S = 10.0
+GRAIN_S = 30.0
+"""Recordings of lengths that are alike are cut alike."""
+FRAME_S = 0.032
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A recording: when it comes, and how long it is, in seconds."""
+
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What workers run on."""
+
+    rtfx: float = 50.0
+    """Of one worker, with full batches."""
+    batch: int = 64
+    start_s: float = 180.0
+    """From the wish for a machine to its first claim."""
+    on_demand: float = 0.0
+    """Share of the machines that nobody takes away."""
+    interruptions: float = 0.05
+    """Of one spot machine, in an hour."""
+    noticed: float = 0.9
+    """Share of those that come with a notice, so that leases are given back."""
+    price_spot: float = 0.0
+    price_on_demand: float = 0.0
+    """An hour."""
+    lease_s: float = 20.0
+    kills: tuple[float, ...] = ()
+    """Moments at which a machine is killed without notice, whatever chance says."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it."""
+
+    took_s: list[float] = field(default_factory=list)
+    """From arrival to transcript, of each recording."""
+    audio_s: float = 0.0
+    done_s: float = 0.0
+    """When the last one was done."""
+    peak_s: float = 0.0
+    """The largest backlog, in seconds of sound."""
+    machine_s: float = 0.0
+    starting_s: float = 0.0
+    working_s: float = 0.0
+    repeated_s: float = 0.0
+    """Seconds of sound decoded a second time."""
+    interrupted: int = 0
+    cost: float = 0.0
+    workers: list[tuple[float, int]] = field(default_factory=list)
+    """How many there were, at each look."""
+    chunks: int = 0
+    shards: int = 0
+
+    def took(self, share: float) -> float:
+        """Within how many seconds that share of the recordings was done."""
+        ordered = sorted(self.took_s)
+        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+    @property
+    def idle_s(self) -> float:
+        return max(0.0, self.machine_s - self.starting_s - self.working_s)
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    name: str
+    spot: bool
+    began: float
+    ready: float
+    held: Lease | None = None
+    since: float = 0.0
+    """Of the shard in hand."""
+    turn: int = 0
+    """Which of its plans stands: what was planned before is void."""
+    gone: bool = False
+
+
+def simulate(arrivals: Sequence[Arrival], machines: Machines, policy: Policy, *, seed: int = 0) -> Outcome:
+    """Until all that came is done. The same seed gives the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _Simulation(Path(folder), arrivals, machines, policy, seed).run()
+
+
+class _Simulation:
+    def __init__(
+        self, folder: Path, arrivals: Sequence[Arrival], machines: Machines, policy: Policy, seed: int
+    ) -> None:
+        self._clock = Clock()
+        self._db = simulated(folder, self._clock)
+        self._arrivals, self._m, self._policy = arrivals, machines, policy
+        self._chance = random.Random(seed)  # noqa: S311 (a simulation must be repeatable)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._workers: list[_Worker] = []
+        self._names = count()
+        self._job_of: dict[int, Arrival] = {}
+        self._chunks: dict[int, tuple[int, float]] = {}
+        """Of each shard: chunks, seconds of sound in them."""
+        self._kept: dict[int, int] = {}
+        """Of each shard: chunks whose results stand."""
+        self._standing: Standing | None = None
+        self._fewer_since: float | None = None
+        self._out = Outcome(audio_s=sum(a.seconds for a in arrivals))
+
+    def run(self) -> Outcome:
+        for i, arrival in enumerate(self._arrivals):
+            self._at(arrival.at, lambda i=i, arrival=arrival: self._arrive(i, arrival))  # type: ignore[misc]
+        for moment in self._m.kills:
+            self._at(moment, self._kill_any)
+        self._at(0.0, self._look)
+        while self._events and len(self._out.took_s) < len(self._arrivals):
+            self._clock.now, _, do = heapq.heappop(self._events)
+            do()
+        self._out.done_s = self._clock.now
+        for worker in list(self._workers):
+            self._end(worker)
+        self._db.close()
+        return self._out
+
+    def _at(self, moment: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (moment, next(self._order), do))
+
+    def _in(self, seconds: float, do: Callable[[], None]) -> None:
+        self._at(self._clock.now + seconds, do)
+
+    def _arrive(self, i: int, arrival: Arrival) -> None:
+        with self._db.transaction() as tx:
+            media = MediaObject(f"s3://simulated/{i}", "1", 1)
+            job = submission.submit_all(tx, [media], JobOptions(), Request())[0].job
+        self._job_of[job] = arrival
+        self._in(arrival.seconds / CPU_RTFX, self._prepare)
+
+    def _prepare(self) -> None:
+        """The next recording in the queue, by a CPU worker of which there are enough."""
+        with self._db.transaction() as tx:
+            for lease in leases.claim(tx, Step.PREPARE, "cpu"):
+                jobs.claim_content(tx, lease, f"{lease.id:064x}")
+                cut = cut_of(self._job_of[lease.id].seconds)
+                plans.store_plan(tx, lease, cut, [f"{lease.id}/{s.index}" for s in cut.shards])
+                if not cut.shards:
+                    self._in(0.0, self._finish)
+        for worker in self._workers:
+            if worker.held is None and worker.ready <= self._clock.now:
+                self._claim(worker)
+
+    def _claim(self, worker: _Worker) -> None:
+        if worker.gone or worker.held is not None:
+            return
+        with self._db.transaction() as tx:
+            taken = leases.claim(
+                tx, Step.TRANSCRIBE, worker.name, seconds=self._m.lease_s, engine=JobOptions().engine
+            )  # fmt: skip
+            if not taken:
+                return  # who prepares the next one wakes it
+            (worker.held,) = taken
+            if worker.held.id not in self._chunks:
+                self._chunks[worker.held.id] = _content(tx, worker.held.id)
+        worker.since, worker.turn = self._clock.now, worker.turn + 1
+        chunks, seconds = self._chunks[worker.held.id]
+        left = seconds * (1 - self._kept.get(worker.held.id, 0) / chunks)
+        turn = worker.turn
+        self._in(left / self._m.rtfx, lambda: self._done(worker, turn))
+
+    def _done(self, worker: _Worker, turn: int) -> None:
+        if worker.gone or worker.turn != turn or worker.held is None:
+            return
+        lease, worker.held = worker.held, None
+        with self._db.transaction() as tx:
+            leases.renew(tx, [lease])  # as it did all the time
+            leases.end(tx, lease, "done")
+            job = tx.execute(ShardRow.__table__.select().where(ShardRow.id == lease.id)).one().job_id
+            last = plans.shards_done(tx, job)
+        self._out.working_s += self._clock.now - worker.since
+        self._out.shards += 1
+        self._out.chunks += self._chunks[lease.id][0]
+        if last:
+            self._in(0.0, self._finish)
+        self._claim(worker)
+
+    def _finish(self) -> None:
+        with self._db.transaction() as tx:
+            for lease in leases.claim(tx, Step.FINISH, "cpu"):
+                jobs.end_job(tx, lease, "done", Verdict(Code.OK), duration_s=self._job_of[lease.id].seconds)
+                self._out.took_s.append(self._clock.now - self._job_of[lease.id].at)
+
+    def _look(self) -> None:
+        """How many workers are wanted, by the real backlog and the real policy."""
+        load = Backlog(JobOptions().engine)
+        if len(self._out.took_s) < len(self._job_of):  # else all that has come is done
+            with self._db.reading() as tx:
+                load = next((b for b in backlog.backlogs(tx) if b.queue != backlog.CPU), load)
+        self._out.peak_s = max(self._out.peak_s, load.audio_s)
+        now = self._clock.now
+        before = self._standing
+        if before is not None and self._fewer_since is not None:
+            before = Standing(before.wanted, now - self._fewer_since)
+        decision = decide(load, self._policy, before)
+        self._fewer_since = None if decision.fewer_for_s is None else (self._fewer_since or now)
+        self._standing = Standing(decision.wanted)
+        while len(self._workers) < decision.wanted:
+            self._launch()
+        spare = sorted(self._workers, key=lambda w: (w.held is not None, -w.began))
+        for worker in spare[: max(0, len(self._workers) - decision.wanted)]:
+            self._leave(worker)
+        self._out.workers.append((now, len(self._workers)))
+        self._in(LOOK_S, self._look)
+
+    def _launch(self) -> None:
+        on_demand = sum(not w.spot for w in self._workers)
+        spot = on_demand >= round(self._m.on_demand * (len(self._workers) + 1))
+        now = self._clock.now
+        worker = _Worker(f"w{next(self._names)}", spot, now, now + self._m.start_s)
+        self._workers.append(worker)
+        self._at(worker.ready, lambda: self._claim(worker))
+        if spot and self._m.interruptions > 0:
+            noticed = self._chance.random() < self._m.noticed
+            end = self._leave if noticed else self._kill
+            self._in(self._chance.expovariate(self._m.interruptions / 3600), lambda: end(worker, interrupted=True))
+
+    def _kill_any(self) -> None:
+        busy = [w for w in self._workers if w.held is not None]
+        if busy:
+            self._kill(busy[0], interrupted=True)
+
+    def _leave(self, worker: _Worker, *, interrupted: bool = False) -> None:
+        """It is told so, checkpoints what it has, and gives its leases back."""
+        if worker.gone:
+            return
+        self._out.interrupted += interrupted
+        if worker.held is not None:
+            self._keep(worker, lost=0)
+            with self._db.transaction() as tx:
+                leases.renew(tx, [worker.held])
+                leases.release(tx, worker.held)
+        self._end(worker)
+        self._wake()
+
+    def _kill(self, worker: _Worker, *, interrupted: bool = False) -> None:
+        """Without a word: its leases run out, and others go on from its last batch."""
+        if worker.gone:
+            return
+        self._out.interrupted += interrupted
+        if worker.held is not None:
+            self._keep(worker, lost=self._m.batch)
+            with self._db.transaction() as tx:
+                leases.renew(tx, [worker.held])  # the last time
+            self._in(self._m.lease_s + 1.0, self._reclaim)
+        self._end(worker)
+
+    def _reclaim(self) -> None:
+        with self._db.transaction() as tx:
+            leases.renew(tx, [w.held for w in self._workers if w.held is not None])
+            leases.reclaim(tx)
+        self._wake()
+
+    def _wake(self) -> None:
+        for worker in self._workers:
+            if worker.held is None and worker.ready <= self._clock.now:
+                self._claim(worker)
+
+    def _keep(self, worker: _Worker, *, lost: int) -> None:
+        """What of the shard in hand stands: all whole batches, or, told to leave, all that is decoded."""
+        assert worker.held is not None
+        chunks, seconds = self._chunks[worker.held.id]
+        kept = self._kept.get(worker.held.id, 0)
+        decoded = min(chunks - 1, kept + int((self._clock.now - worker.since) * self._m.rtfx * chunks / seconds))
+        stands = kept + (decoded - kept) // lost * lost if lost else decoded
+        self._kept[worker.held.id] = stands
+        self._out.repeated_s += (decoded - stands) * seconds / chunks
+        self._out.working_s += self._clock.now - worker.since
+
+    def _end(self, worker: _Worker) -> None:
+        worker.gone = True
+        self._workers.remove(worker)
+        alive = self._clock.now - worker.began
+        self._out.machine_s += alive
+        self._out.starting_s += min(alive, self._m.start_s)
+        self._out.cost += alive / 3600 * (self._m.price_spot if worker.spot else self._m.price_on_demand)
+
+
+def cut_of(seconds: float) -> Plan:
+    """The plan of a recording in which somebody speaks with a pause every few seconds."""
+    return _cut(max(GRAIN_S, round(seconds / GRAIN_S) * GRAIN_S) if seconds > GRAIN_S else seconds)
+
+
+@lru_cache(4096)
+def _cut(seconds: float) -> Plan:
+    chance, at, spans = random.Random(int(seconds)), 0.2, []  # noqa: S311
+    while at < seconds - 0.5:
+        end = min(seconds - 0.1, at + chance.uniform(1.5, 7.0))
+        spans.append(Span(at, end))
+        at = end + chance.uniform(0.2, 1.0)
+    frames = array("f", [0.9]) * math.ceil(seconds / FRAME_S)
+    return plan([Track(0, tuple(spans), frames, FRAME_S)], seconds)
+
+
+def _content(tx: object, shard: int) -> tuple[int, float]:
+    row = tx.execute(ShardRow.__table__.select().where(ShardRow.id == shard)).one()  # type: ignore[attr-defined]
+    return row.chunks, row.end_s - row.start_s
