@@ -89,10 +89,12 @@ class Arena:
             "out_url": f"{self._place}/out",
             "lease_s": lease_s,
             "cloud": "none",
+            "canary_every_s": 0.0,  # what is decoded is counted here, and a canary is not of the work
         }
         self.settings = settings.model_copy(update=changes)
         told = {k: v for k, v in self.settings.model_dump().items() if v not in {"", None}}
         self.environment = {**os.environ, **{PREFIX + k.upper(): str(v) for k, v in told.items()}}
+        self.environment[f"{PREFIX}METRICS_LISTEN"] = ""  # several workers cannot have one port
         self.job = JobOptions(model=job_model(settings.model), compute_type=settings.compute_type, language="en")
         self.wiring = Wiring(self.settings)
         self.wiring.database.upgrade()

@@ -96,14 +96,14 @@ def test_a_watch_ends_when_it_is_told_to(fleet: Fleet, sign: signal.Signals, tmp
         [*PROGRAM, "ingest", str(tmp_path), "--watch", "--every", "1s", "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    assert "watching" in process.stdout.readline()
-    assert "listening for events on port" in process.stdout.readline()
+    assert process.stderr is not None
+    assert "watching" in process.stderr.readline()
+    assert "listening for events on port" in process.stderr.readline()
     began = time.monotonic()
     process.send_signal(sign)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
 
 
 @pytest.mark.parametrize(
