@@ -16,8 +16,9 @@ from sqlalchemy import text
 
 from infra import tryout
 from pipeline.scaling import Policy
+from pipeline.scenario import Arrival, Machines, Outcome
 from pipeline.settings import Settings
-from pipeline.simulation import Arrival, Machines, Outcome, simulate
+from pipeline.simulation import simulate
 from workers.wiring import Wiring
 
 RECORDINGS, KILL_AFTER_S = 24, 6.0

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from chunking.errors import UsageError
 from pipeline.scaling import Policy
-from pipeline.simulation import Arrival, Machines, cut_of, simulate
+from pipeline.scenario import Arrival, Machines, cut_of
+from pipeline.simulation import simulate
 from storage.simulated import EPOCH, Clock, _strftime, simulated
 from workers.commands.simulate import chart, read_arrivals, shares
 from workers.commands.simulate import simulate as command

@@ -18,7 +18,8 @@ from pipeline import simulation
 from pipeline.filters import parse_duration
 from pipeline.scaler import policy
 from pipeline.scaling import Policy
-from pipeline.simulation import LOOK_S, Arrival, Machines, Outcome
+from pipeline.scenario import Arrival, Machines, Outcome
+from pipeline.simulation import LOOK_S
 from workers.display import say
 from workers.options import DEBUG
 from workers.wiring import read_settings
