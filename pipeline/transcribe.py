@@ -131,6 +131,7 @@ class Transcriber:
                 return True
         except DatabaseAway:
             self._away_until = time.monotonic() + AWAY_S
+            self._tally.got_on("transcribe")  # starting this process again would bring no database back
             return True
         if self._hand.empty:
             self._tally.got_on("transcribe")

@@ -29,12 +29,8 @@ from chunking.errors import TransientError
 from pipeline import tracing
 from pipeline.company import Company
 from pipeline.engine import Engine
-from pipeline.errands import Errander
-from pipeline.finish import Finisher
 from pipeline.inhand import ClaimOptions
 from pipeline.metrics import WORKER
-from pipeline.notices import Webhooks
-from pipeline.prepare import PrepareOptions, Preparer
 from pipeline.settings import Settings
 from pipeline.telemetry import Tally
 from pipeline.transcribe import Transcriber
@@ -45,6 +41,7 @@ from storage.leases import Step
 from workers.bootstrap import tame_collector
 from workers.canary_keeper import CanaryKeeper
 from workers.celery_app import CPU, HOLD_S, gpu, queue
+from workers.cpu_steps import cpu_steps, errand_steps
 from workers.logs import leave_now
 from workers.nudges import Nudges
 from workers.presence import Presence
@@ -108,14 +105,16 @@ class FleetWorker:
             self._db, wiring.store, engine, claims, batch_size=options.batch_size, tally=self._tally,
             company=self._company, stall_s=settings.stall_s,
         )  # fmt: skip
+        on_cpu = "cpu" in options.roles
         self._steps = Steps(
             self._db, claims, self._company, tally=self._tally,
-            cpu=self._cpu_steps(wiring) if "cpu" in options.roles else (), cpu_threads=options.cpu_threads,
+            cpu=cpu_steps(wiring, self._decoder, presence.scratch, self._tally) if on_cpu else (),
+            cpu_threads=options.cpu_threads,
             transcriber=self._transcriber, ready=self._tell, debug=options.debug,
         )  # fmt: skip
         self._errands = Steps(
             self._db, claims, self._errand_company, tally=self._tally, part="errands",
-            cpu=self._errand_steps(wiring) if "cpu" in options.roles else (), cpu_threads=ERRAND_THREADS,
+            cpu=errand_steps(wiring, self._tally) if on_cpu else (), cpu_threads=ERRAND_THREADS,
             keeps_out=False, debug=options.debug,
         )  # fmt: skip
         self._canary = None if engine is None or not settings.canary_every_s else CanaryKeeper(
@@ -264,24 +263,6 @@ class FleetWorker:
             return
         with suppress(TransientError), self._db.reading() as tx:
             self._nudges.send(gpu(jobs.view(tx, row).options.engine), row)
-
-    def _cpu_steps(self, wiring: Wiring) -> tuple[tuple[Step, Callable[[leases.Lease], None]], ...]:
-        s = self._settings
-        options = PrepareOptions(max_duration_s=s.max_hours * 3600, max_bytes=round(s.max_gigabytes * 1e9))
-        preparer = Preparer(
-            self._db, wiring.store, self._decoder, self._presence.scratch, tally=self._tally,
-            readers=wiring.readers, options=options,
-        )  # fmt: skip
-        finisher = Finisher(self._db, wiring.store, self._tally, wiring.destinations)
-        self._decoder.start()
-        return (
-            (Step.FINISH, finisher.finish), (Step.DELIVER, finisher.deliver_leased), (Step.PREPARE, preparer.prepare)
-        )  # fmt: skip
-
-    def _errand_steps(self, wiring: Wiring) -> tuple[tuple[Step, Callable[[leases.Lease], None]], ...]:
-        webhooks = Webhooks(self._settings.webhook_secret)
-        errander = Errander(self._db, webhooks, lambda: wiring.outbox, lambda: wiring.shelves, self._tally)
-        return ((Step.ERRAND, errander.run),)
 
     def _nudge_errands(self) -> None:
         """Errands may be due since a job has ended here: look, but not for each of many."""
