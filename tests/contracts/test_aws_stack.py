@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -100,7 +101,9 @@ def stack() -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        yield brought_up(f"http://{host}:{port}")
+        endpoint = f"http://{host}:{port}"
+        urlopen(Request(f"{endpoint}/moto-api/reset", method="POST"), timeout=60).close()  # its state is the process's
+        yield brought_up(endpoint)
     server.stop()
 
 
