@@ -29,8 +29,8 @@ class CanaryKeeper:
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop."""
-        detector = SpeechDetector()
         try:
+            detector = SpeechDetector()
             bird = canary.load(self._settings.canary, self._scratch)
         except Exception as e:  # a wrong setting, a broken file
             self._say(f"no canary: {e}")
@@ -48,7 +48,7 @@ class CanaryKeeper:
     def _failed(self, bird: canary.Canary, why: str) -> None:
         try:
             self._note(bird, canary.Sung(why, 1.0, 0.0))
-        except TransientError as e:
+        except Exception as e:  # no right to write it, say: never the end of a worker
             self._say(f"the canary was not noted: {e}")
 
     def _note(self, bird: canary.Canary, sung: canary.Sung) -> None:

@@ -246,6 +246,7 @@ def test_postgres_stays_away_for_several_leases(places: Places, server: Postgres
     with places(database_url=server.url) as place:
         expected = recorded(place, *LENGTHS)
         workers = [place.start(program=changed(HASTY)) for _ in range(2)]
+        wait_for(place, "SELECT count(*) FROM workers", 2)  # one that starts later finds no database, and says so
         place.submit(list(expected))
         checkpointed(place, 2)
         server.stop("immediate")
