@@ -65,13 +65,18 @@ class Collector:
         self._server.shutdown()
         self._server.server_close()
 
-    def traces(self) -> dict[str, list[Seen]]:
-        """By the name of the recording at their root."""
+    def all_traces(self) -> list[list[Seen]]:
+        """The spans of each."""
         by_trace: dict[str, list[Seen]] = {}
-        for s in self.spans:
+        for s in list(self.spans):
             by_trace.setdefault(s.trace, []).append(s)
+        return list(by_trace.values())
+
+    def traces(self) -> dict[str, list[Seen]]:
+        """By the name of the recording at their root, where each was submitted once."""
         roots = {s.trace: s.attributes["spotscribe.url"] for s in self.spans if s.name == "submit"}
-        return {url.rpartition("/")[2]: by_trace[trace] for trace, url in roots.items()}
+        of = {spans[0].trace: spans for spans in self.all_traces()}
+        return {url.rpartition("/")[2]: of[trace] for trace, url in roots.items()}
 
 
 @contextmanager
