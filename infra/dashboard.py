@@ -77,8 +77,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Quality": (
         Panel("Decoded again, for each chunk", "short", (("sum by (reason) (rate(spotscribe_redecodes_total[15m])) / on () group_left () sum(rate(spotscribe_chunks_total[15m]))", "{{reason}}"),)),
         Panel("What became of the sound", "s", (("sum by (coverage) (rate(spotscribe_coverage_seconds_total[15m]))", "{{coverage}}"),)),
-        Panel("Canary, WER", "percentunit", (("spotscribe_canary_wer_ratio", "{{version}} {{device}}"),)),
-        Panel("Canary, speed", "short", (("spotscribe_canary_rtfx", "{{version}} {{device}}"),)),
+        Panel("Canary, WER", "percentunit", (("spotscribe_canary_wer_ratio", "{{version}} {{device}}"), ("spotscribe_canary_usual_wer_ratio", "usual {{device}}"))),
+        Panel("Canary, speed", "short", (("spotscribe_canary_rtfx", "{{version}} {{device}}"), ("spotscribe_canary_usual_rtfx", "usual {{device}}"))),
     ),
     "Trouble": (
         Panel("Workers that went", "short", (("spotscribe_workers_lost", "died with work in hand"), ("spotscribe_workers_left", "said goodbye"))),

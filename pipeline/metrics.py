@@ -12,6 +12,7 @@ from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 PREFIX = "spotscribe_"
+CANARY = ("engine", "device", "recording")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,11 @@ EXPORTER = (
     Metric("spotscribe_workers_left", "gauge", "Workers of the last hour that said goodbye."),
     Metric("spotscribe_day_device_seconds", "gauge", "Of workers that started in the last 24 hours, by use: kept, failed, repeated, idle.", ("use",)),
     Metric("spotscribe_day_cost", "gauge", "The same in the currency of SPOTSCRIBE_PRICE_PER_HOUR.", ("use",)),
-    Metric("spotscribe_canary_wer_ratio", "gauge", "WER of the canary, the latest of each.", ("version", "engine", "device")),
-    Metric("spotscribe_canary_rtfx", "gauge", "Its speed.", ("version", "engine", "device")),
-    Metric("spotscribe_canary_timestamp_seconds", "gauge", "When that was.", ("version", "engine", "device")),
+    Metric("spotscribe_canary_wer_ratio", "gauge", "WER of the canary: the worst of each worker's latest.", ("version", *CANARY)),
+    Metric("spotscribe_canary_rtfx", "gauge", "Its speed: the median of each worker's latest.", ("version", *CANARY)),
+    Metric("spotscribe_canary_timestamp_seconds", "gauge", "When it was last read.", ("version", *CANARY)),
+    Metric("spotscribe_canary_usual_wer_ratio", "gauge", "The best WER of a version's day, of 90 days.", CANARY),
+    Metric("spotscribe_canary_usual_rtfx", "gauge", "The speed of a median day, of 90.", CANARY),
     Metric("spotscribe_exporter_refresh_seconds", "gauge", "What it took to ask the database."),
     Metric("spotscribe_exporter_refreshed_timestamp_seconds", "gauge", "When the database last answered."),
 )  # fmt: skip

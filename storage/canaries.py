@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from statistics import median
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, case, delete, func, insert, or_, select
 
-from storage.moments import instant, now_plus, since
+from storage import fleet
+from storage.moments import day_of, instant, now_plus, since
 from storage.tables import CanaryRow
 
 KEPT_S = 90 * 86_400.0
-"""How far back others are compared with."""
+"""How far back others are compared with; what is older is deleted."""
+LATELY_S = 3600.0
+"""What was read in this time counts as how things are, even if its worker is gone."""
+HOPELESS = 0.5
+"""A WER above this is told of even where no better was ever read: no model reads speech so that it was made for."""
+
+C = CanaryRow
+SERIES = (C.engine, C.device, C.recording)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,48 +42,96 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """The latest of one version, engine and device, beside all before it of that engine, device and canary."""
+class Usual:
+    """How one canary is read by one engine on one device, as far back as is kept."""
 
-    latest: Result
+    wer: float
+    """The best of the medians of each version's days: what went wrong for long does not become what is usual."""
+    rtfx: float
+    """The median of those medians."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One version, engine, device and canary, beside what is usual."""
+
+    worst: Result
+    """Of each worker's latest, that of the highest WER: one bad device among many is seen."""
+    rtfx: float
+    """The median of each worker's latest."""
     at: datetime
-    times: int
-    """How often that version was heard."""
-    wer_before: float | None
-    """The median; None: there was nothing before."""
-    rtfx_before: float | None
+    """When it was read last."""
+    workers: int
+    """How many read it."""
+    current: bool
+    """Workers that are alive read it, or it was read within the hour. If not, it is what the last one read."""
+    usual: Usual
+
+    @property
+    def hopeless(self) -> bool:
+        return self.worst.wer > HOPELESS
 
 
 def note(tx: Connection, result: Result) -> None:
+    """Keep it, and forget what is too old."""
+    tx.execute(delete(C).where(instant(C.created_at) < since(KEPT_S)))
     row = {name: getattr(result, name) for name in Result.__slots__}
-    tx.execute(insert(CanaryRow).values(**row, created_at=now_plus()))
+    tx.execute(insert(C).values(**row, created_at=now_plus()))
 
 
 def compared(tx: Connection) -> list[Compared]:
-    """Each version's latest, the newest first."""
-    rows = select(CanaryRow).where(instant(CanaryRow.created_at) >= since(KEPT_S)).order_by(CanaryRow.id)
-    series: dict[tuple[str, str, str], list[tuple[Result, datetime]]] = {}
-    for r in tx.execute(rows):
-        result = Result(**{name: getattr(r, name) for name in Result.__slots__})
-        series.setdefault((r.engine, r.device, r.recording), []).append((result, r.created_at))
-    return sorted(
-        (c for sung in series.values() for c in _by_version(sung)), key=lambda c: c.at, reverse=True
-    )  # fmt: skip
+    """Each version on each device, the newest first."""
+    usual = _usual(tx)
+    groups: dict[tuple[Any, ...], list[Row[Any]]] = {}
+    for r in _latest(tx):
+        groups.setdefault((r.version, r.engine, r.device, r.recording), []).append(r)
+    found = (_compared(rows, usual[key[1:]]) for key, rows in groups.items())
+    return sorted(found, key=lambda c: c.at, reverse=True)
 
 
-def _by_version(sung: Sequence[tuple[Result, datetime]]) -> list[Compared]:
-    """In the order in which they were heard first."""
-    found = []
-    for version in dict.fromkeys(result.version for result, _ in sung):
-        last = max(i for i, (result, _) in enumerate(sung) if result.version == version)
-        before = [result for result, _ in sung[:last]]
-        latest, at = sung[last]
-        times = sum(result.version == version for result, _ in sung)
-        found.append(
-            Compared(
-                latest, at, times,
-                median(r.wer for r in before) if before else None,
-                median(r.rtfx for r in before) if before else None,
-            )
-        )  # fmt: skip
-    return found
+def _compared(rows: Sequence[Row[Any]], usual: Usual) -> Compared:
+    """`rows`: each worker's latest, the newest last."""
+    now = [r for r in rows if r.current]
+    said = now or rows[-1:]
+    worst = max(said, key=lambda r: r.wer)
+    result = Result(**{name: getattr(worst, name) for name in Result.__slots__})
+    at = rows[-1].created_at
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)  # SQLite's have none
+    return Compared(result, median(r.rtfx for r in said), at, len(rows), bool(now), usual)
+
+
+def _latest(tx: Connection) -> Iterator[Row[Any]]:
+    """The newest row of each worker that counts as how things are, and of each version the newest of all."""
+    kept = instant(C.created_at) >= since(KEPT_S)
+    newest = func.row_number().over(partition_by=(C.worker, C.version, *SERIES), order_by=C.id.desc())
+    alive = C.worker.in_([w.name for w in fleet.alive(tx)])
+    current = or_(alive, instant(C.created_at) >= since(LATELY_S)).label("current")
+    rows = select(C, current, newest.label("place")).where(kept).subquery()
+    yield from tx.execute(select(rows).where(rows.c.place == 1).order_by(rows.c.id))
+
+
+def _usual(tx: Connection) -> dict[tuple[Any, ...], Usual]:
+    """By engine, device and canary."""
+    day = day_of(C.created_at).label("day")
+    group = (*SERIES, C.version, day)
+
+    def place(column: Any) -> Any:
+        return func.row_number().over(partition_by=group, order_by=column)
+
+    size = func.count().over(partition_by=group).label("size")
+    ranked = select(
+        *SERIES, C.version, day, C.wer, C.rtfx, size, place(C.wer).label("by_wer"), place(C.rtfx).label("by_rtfx")
+    )
+    r = ranked.where(instant(C.created_at) >= since(KEPT_S)).subquery().c
+
+    def middle(column: Any, rank: Any) -> Any:
+        """The median: the one in the middle, or the mean of the two."""
+        return func.avg(case((rank.in_(((r.size + 1) // 2, (r.size + 2) // 2)), column)))
+
+    days = select(r.engine, r.device, r.recording, middle(r.wer, r.by_wer), middle(r.rtfx, r.by_rtfx))
+    found: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    for engine, device, recording, wer, rtfx in tx.execute(
+        days.group_by(r.engine, r.device, r.recording, r.version, r.day)
+    ):
+        found.setdefault((engine, device, recording), []).append((wer, rtfx))
+    return {key: Usual(min(w for w, _ in each), median(x for _, x in each)) for key, each in found.items()}

@@ -8,17 +8,18 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, func, or_, select
 
-from storage import costs, fleet
+from storage import canaries, costs, fleet
 from storage.backlog import CPU
+from storage.canaries import Compared
 from storage.costs import Waste
 from storage.errands import PUTTING_AWAY
 from storage.jobs import ENDED
 from storage.moments import instant, now_plus, seconds_between, since
 from storage.purge import PURGED
-from storage.tables import CanaryRow, Errand, Job, Output, ShardRow, WorkerRow
+from storage.tables import Errand, Job, Output, ShardRow, WorkerRow
 
 OPEN = ("waiting", "queued", "preparing", "transcribing", "transcribed", "finishing")
-HOUR_S, DAY_S, CANARY_S = 3600.0, 86_400.0, 7 * 86_400.0
+HOUR_S, DAY_S = 3600.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +35,6 @@ class Queue:
     oldest_s: float
     """Age of the oldest job of which something waits."""
     workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryFigure:
-    """The latest canary of one version on one device."""
-
-    version: str
-    engine: str
-    device: str
-    wer: float
-    rtfx: float
-    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +55,7 @@ class Figures:
     left: int
     waste: Waste
     """Of workers that started in the last 24 hours."""
-    canaries: tuple[CanaryFigure, ...]
+    canaries: tuple[Compared, ...]
 
 
 def figures(tx: Connection) -> Figures:
@@ -85,7 +74,7 @@ def figures(tx: Connection) -> Figures:
         lost=_workers_since(tx, WorkerRow.lost_at),
         left=_workers_since(tx, WorkerRow.left_at),
         waste=costs.waste(tx, since=tx.execute(select(now_plus())).scalar_one() - timedelta(days=1)),
-        canaries=tuple(_canaries(tx)),
+        canaries=tuple(c for c in canaries.compared(tx) if c.current),
     )
 
 
@@ -132,13 +121,3 @@ def _dead(tx: Connection) -> dict[str, int]:
 def _workers_since(tx: Connection, moment: object) -> int:
     lately = instant(moment) >= since(HOUR_S)
     return tx.execute(select(func.count()).select_from(WorkerRow).where(lately)).scalar_one()
-
-
-def _canaries(tx: Connection) -> Iterator[CanaryFigure]:
-    c = CanaryRow
-    newest = func.row_number().over(partition_by=(c.version, c.engine, c.device), order_by=c.id.desc()).label("place")
-    lately = instant(c.created_at) >= since(CANARY_S)
-    age = seconds_between(c.created_at, now_plus()).label("age")
-    rows = select(c.version, c.engine, c.device, c.wer, c.rtfx, age, newest).where(lately).subquery()
-    for r in tx.execute(select(rows).where(rows.c.place == 1)):
-        yield CanaryFigure(r.version, r.engine, r.device, r.wer, r.rtfx, float(r.age))

@@ -338,7 +338,7 @@ class CanaryRow(Base):
     """A worker decoded the canary, a recording whose words are known: what decays in silence is seen by it."""
 
     __tablename__ = "canaries"
-    __table_args__ = (Index("ix_canaries_latest", "engine", "device", "version", "created_at"),)
+    __table_args__ = (Index("ix_canaries_created_at", "created_at"),)
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     worker: Mapped[str]

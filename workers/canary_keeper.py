@@ -16,6 +16,9 @@ from storage.canaries import Result
 from storage.database import Database
 from storage.fleet import Worker
 
+AGAIN_S = 300.0
+"""After a database or memory that was short."""
+
 
 class CanaryKeeper:
     """`run` in a thread of its own. Nothing that goes wrong here is the work's concern."""
@@ -36,14 +39,16 @@ class CanaryKeeper:
             self._say(f"no canary: {e}")
             return
         while not stop.is_set():
+            every_s = self._settings.canary_every_s
             try:
                 self._note(bird, canary.sing(self._engine, bird, detector))
             except TransientError as e:
                 self._say(f"the canary was not read or not noted: {e}")
+                every_s = min(every_s, AGAIN_S)
             except Exception as e:  # that it cannot be read is what canaries are for
                 self._say(f"the canary cannot be read: {type(e).__name__}: {e}")
                 self._failed(bird, f"{type(e).__name__}: {e}")
-            stop.wait(self._settings.canary_every_s)
+            stop.wait(every_s)
 
     def _failed(self, bird: canary.Canary, why: str) -> None:
         try:

@@ -74,7 +74,7 @@ class Exporter:
         if self._last is None:
             return {}
         f, last = self._last.figures, self._last
-        found = _queues(f.queues) | _waste(f) | _canaries(f, last.at)
+        found = _queues(f.queues) | _waste(f) | _canaries(f)
         plain = {
             "held_recordings": f.held,
             "undelivered_files": f.undelivered,
@@ -113,10 +113,12 @@ def _waste(f: Figures) -> Gauges:
     }
 
 
-def _canaries(f: Figures, now: float) -> Gauges:
-    labels = {c: (c.version, c.engine, c.device) for c in f.canaries}
+def _canaries(f: Figures) -> Gauges:
+    each = {(c.worst.version, c.worst.engine, c.worst.device, c.worst.recording): c for c in f.canaries}
     return {
-        "spotscribe_canary_wer_ratio": {labels[c]: c.wer for c in f.canaries},
-        "spotscribe_canary_rtfx": {labels[c]: c.rtfx for c in f.canaries},
-        "spotscribe_canary_timestamp_seconds": {labels[c]: now - c.age_s for c in f.canaries},
+        "spotscribe_canary_wer_ratio": {labels: c.worst.wer for labels, c in each.items()},
+        "spotscribe_canary_rtfx": {labels: c.rtfx for labels, c in each.items()},
+        "spotscribe_canary_timestamp_seconds": {labels: c.at.timestamp() for labels, c in each.items()},
+        "spotscribe_canary_usual_wer_ratio": {labels[1:]: c.usual.wer for labels, c in each.items()},
+        "spotscribe_canary_usual_rtfx": {labels[1:]: c.usual.rtfx for labels, c in each.items()},
     }

@@ -27,7 +27,7 @@ def upgrade() -> None:
         sa.Column("text", sa.Text, nullable=False),
         sa.Column("created_at", TIME, nullable=False),
     )
-    op.create_index("ix_canaries_latest", "canaries", ["engine", "device", "version", "created_at"])
+    op.create_index("ix_canaries_created_at", "canaries", ["created_at"])
     op.create_table(
         "scaling",
         sa.Column("queue", sa.Text, primary_key=True),

@@ -13,9 +13,8 @@ from storage.figures import Figures, figures
 from storage.fleet import Worker
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
-from storage.moments import now_plus
 from storage.submission import Request
-from storage.tables import CanaryRow
+from tests.contracts.test_canaries import sung
 from tests.contracts.test_leases import prepared
 
 ENGINE = JobOptions().engine
@@ -95,16 +94,12 @@ def test_what_was_given_up_is_told_by_kind(database: Database) -> None:
     assert asked(database).dead == {"notice": 1, "put_away": 0, "file": 0}
 
 
-def test_of_canaries_the_latest_of_each_counts(database: Database) -> None:
-    with database.transaction() as tx:
-        for version, wer in (("1", 0.5), ("1", 0.1), ("2", 0.2)):
-            row = CanaryRow.__table__.insert().values(  # type: ignore[attr-defined]
-                worker="w", version=version, engine="e", device="cpu", recording="r", wer=wer, rtfx=9.0, text="",
-                created_at=now_plus(),
-            )  # fmt: skip
-            tx.execute(row)
-    found = {(c.version, c.wer) for c in asked(database).canaries}
-    assert found == {("1", 0.1), ("2", 0.2)}
+def test_of_canaries_those_count_that_are_current(database: Database) -> None:
+    sung(database, "1", 0.5, days_ago=1)
+    for wer in (0.1, 0.2):
+        sung(database, "2", wer)
+    found = {(c.worst.version, c.worst.wer) for c in asked(database).canaries}
+    assert found == {("2", 0.2)}
 
 
 def test_asking_reads_none_of_the_jobs_that_ended_long_ago(postgres: Database) -> None:

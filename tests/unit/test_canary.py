@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import text
 
-from chunking.errors import PermanentError, UsageError
+from chunking.errors import DatabaseAway, PermanentError, UsageError
 from chunking.speech import SpeechDetector
 from pipeline import canary
 from pipeline.canary import OWN, Canary, load, sing
@@ -20,10 +21,12 @@ from pipeline.engine import Answer, Ask, Engine
 from pipeline.models import find_model
 from pipeline.settings import Settings
 from pipeline.whisper import WhisperEngine
+from storage import canaries
 from storage.canaries import compared
 from storage.database import Database
 from storage.fleet import Worker
 from tests.conftest import write_wav
+from workers import canary_keeper
 from workers.canary_keeper import CanaryKeeper
 
 ME = Worker("w", "h", "1", ("gpu",), "tiny.en int8 beam 1", device="cpu")
@@ -87,14 +90,38 @@ def test_a_keeper_notes_what_was_read_and_goes_on_when_the_engine_is_broken(
         thread.join()
     with database.reading() as tx:
         (found,) = compared(tx)
-    assert (found.times, found.wer_before, found.latest.wer) == (3, 0.0, 1.0)
-    assert "the kernel is wrong" in found.latest.text
+    assert (total(database), found.usual.wer, found.worst.wer) == (3, 0.0, 1.0)
+    assert "the kernel is wrong" in found.worst.text
     assert len(said) == 1
 
 
 def total(database: Database) -> int:
     with database.reading() as tx:
-        return sum(c.times for c in compared(tx))
+        return int(tx.execute(text("SELECT count(*) FROM canaries")).scalar_one())
+
+
+def test_a_keeper_whose_database_was_away_tries_again_soon(
+    engine: Engine, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary_keeper, "AGAIN_S", 0.1)
+    away = iter([True, True, False])
+    note = canaries.note
+
+    def noted(tx: Any, result: Any) -> None:
+        if next(away):
+            raise DatabaseAway("the database does not answer")
+        note(tx, result)
+
+    monkeypatch.setattr(canaries, "note", noted)
+    stop = threading.Event()
+    said: list[str] = []
+    keeper = CanaryKeeper(Settings(home=tmp_path), database, engine, ME, tmp_path, said.append)
+    thread = threading.Thread(target=keeper.run, args=(stop,))
+    thread.start()
+    until(lambda: total(database) == 1)
+    stop.set()
+    thread.join()
+    assert len(said) == 2
 
 
 def until(holds: Any) -> None:

@@ -17,7 +17,7 @@ DRIFT = 4
 
 EXIT_CODES = """\b
 Exit codes:
-  0   no worker reads worse than was read before
+  0   no worker reads worse than is usual
   4   one does: see which version, engine and device
 """
 
@@ -28,8 +28,8 @@ Exit codes:
 @DEBUG
 def canary(tolerance: float, as_json: bool, debug: bool) -> None:
     """Each worker with a model reads a recording whose words are known, at its start and every
-    SPOTSCRIBE_CANARY_EVERY_S (docs/operations.md). This shows what came of it: the latest of each version, engine and
-    device, beside the median of those before.
+    SPOTSCRIBE_CANARY_EVERY_S (docs/operations.md). This shows what came of it by version, engine and device: the worst
+    of what each worker read last, beside what was usual on that engine and device in the last 90 days.
     """
     database = open_database()
     with database.reading() as tx:
@@ -46,16 +46,16 @@ def canary(tolerance: float, as_json: bool, debug: bool) -> None:
 
 
 def drift(c: Compared, tolerance: float) -> bool:
-    return c.wer_before is not None and c.latest.wer > c.wer_before + tolerance
+    return c.hopeless or c.worst.wer > c.usual.wer + tolerance
 
 
 def line(c: Compared, *, drifted: bool) -> str:
     """One version on one device."""
-    last = c.latest
-    before = f"before {c.wer_before:.3f}, {c.rtfx_before:.0f}x" if c.wer_before is not None else "the first"
+    read = c.worst
     word = "DRIFT  " if drifted else "       "
-    at = f"{c.at:%Y-%m-%d %H:%M}"
+    usual = f"usual {c.usual.wer:.3f}, {c.usual.rtfx:.0f}x"
+    by = f"{read.worker} of {c.workers} workers" if c.workers > 1 else read.worker
     return (
-        f"{word}{at}  WER {last.wer:.3f}, {last.rtfx:.0f}x ({before}; {c.times} times)  {last.engine}, {last.device},"
-        f" {last.version}, {last.worker}" + (f": {last.text}" if drifted else "")
+        f"{word}{c.at:%Y-%m-%d %H:%M}  WER {read.wer:.3f}, {c.rtfx:.0f}x ({usual})  {read.engine}, {read.device},"
+        f" {read.version}, {by}" + (f": {read.text}" if drifted else "")
     )
