@@ -199,6 +199,7 @@ def test_costs_are_counted_where_they_are_spent(fleet: Fleet) -> None:
 
 
 def test_names_come_from_standard_input_and_files_of_this_machine_are_taken(fleet: Fleet, voice: Path) -> None:
+    fleet.work()
     lines = f"s3://{fleet.inbox}/calls/2026 11/counting.wav\n\n{voice}\n{voice.as_uri()}\n"
     done = subprocess.run(
         [*PROGRAM, "submit", "-", "--model", "tiny.en", "--out", str(fleet.folder / "texts"), "--wait"],
