@@ -91,6 +91,8 @@ class Preparer:
             return
         with self._db.transaction() as tx:
             if jobs.claim_content(tx, lease, source.sha256) != "lead":
+                if tracing.on():
+                    tracing.link(jobs.leader_trace(tx, lease.id))
                 return
         pcm = folder / "sound.pcm"
         report, tracks = self._heard(source.path, pcm, job)

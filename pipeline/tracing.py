@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -160,6 +161,13 @@ def note(**attributes: Any) -> None:
         _otel.trace.get_current_span().set_attributes(_named(attributes))
 
 
+def link(other: str | None) -> None:
+    """From the current span of this thread, if there is one, to that one."""
+    if (otel := _otel) is not None and other is not None:
+        linked = _far(other).get_span_context()
+        otel.trace.get_current_span().add_link(linked)
+
+
 def current() -> str | None:
     """What stands in the header `traceparent` of a request that is made now."""
     return None if _otel is None else _parent_of(_otel.trace.get_current_span().get_span_context())
@@ -175,7 +183,7 @@ def place(url: str) -> str:
 class _Span:
     def __init__(self, otel: _Otel, name: str, context: Any, links: Sequence[str], attributes: dict[str, Any]) -> None:
         self._otel = otel
-        found = [otel.trace.get_current_span(_context(otel, link)).get_span_context() for link in links]
+        found = [_far(link).get_span_context() for link in links]
         self._span = otel.tracer.start_span(
             name, context=context, links=[otel.trace.Link(c) for c in found], attributes=_named(attributes)
         )
@@ -211,9 +219,17 @@ def _parent_of(context: Any) -> str | None:
 
 def _context(otel: _Otel, parent: str) -> Any:
     """OpenTelemetry's context of a `traceparent`."""
+    return otel.trace.set_span_in_context(_far(parent), _nobody(otel))
+
+
+@lru_cache(maxsize=1024)
+def _far(parent: str) -> Any:
+    """The span of a `traceparent`, which another process may have made."""
+    assert _otel is not None
+    api = _otel.trace
     _, trace_id, span_id, flags = parent.split("-")
-    remote = otel.trace.SpanContext(int(trace_id, 16), int(span_id, 16), True, otel.trace.TraceFlags(int(flags, 16)))
-    return otel.trace.set_span_in_context(otel.trace.NonRecordingSpan(remote), _nobody(otel))
+    remote = api.SpanContext(int(trace_id, 16), int(span_id, 16), True, api.TraceFlags(int(flags, 16)))
+    return api.NonRecordingSpan(remote)
 
 
 def _nobody(otel: _Otel) -> Any:

@@ -176,6 +176,12 @@ def trace_of(tx: Connection, lease: Lease) -> str | None:
     return tx.execute(select(Job.trace).join(lease.step.table, t.job_id == Job.id).where(t.id == lease.id)).scalar()
 
 
+def leader_trace(tx: Connection, copy: int) -> str | None:
+    """What the spans of the job hang on that has, or will have, the transcript of this one with equal bytes."""
+    key = select(Job.content_key).where(Job.id == copy).scalar_subquery()
+    return tx.execute(select(Job.trace).where(Job.content_key == key, Job.leader == 1)).scalar()
+
+
 def ended(tx: Connection, jobs: Sequence[int]) -> set[int]:
     """Those of the jobs that have ended."""
     done: set[int] = set()

@@ -54,6 +54,21 @@ def test_a_recording_of_one_machine_is_one_trace(
     assert "ried" not in text  # no word of a transcript
 
 
+def test_a_copy_is_linked_with_the_recording_that_is_decoded(
+    collector: Collector, home: Path, tmp_path: Path, voice: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("one.wav", "copy.wav"):
+        (folder / name).write_bytes(voice.read_bytes())
+    assert run(folder, out=tmp_path / "out").code == 0
+    traces = collector.traces()
+    decoded, copied = sorted(traces.values(), key=lambda spans: "shard" not in {s.name for s in spans})
+    [root] = [s.id for s in decoded if s.name == "submit"]
+    assert "shard" not in {s.name for s in copied}
+    assert [s.links for s in copied if s.name == "prepare"] == [{root}]
+
+
 def test_a_share_of_none_traces_nothing(
     collector: Collector, home: Path, tmp_path: Path, voice: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
