@@ -112,6 +112,11 @@ class Purger:
             stay = purge.unsettled(tx, old) if old.what is not What.WORK else 0
             return purge.counts_of_old(tx, old, files=files), stay
 
+    def names(self, old: Old, most: int, *, files: bool) -> list[str]:
+        """URLs of some recordings of that age."""
+        with self._db.reading() as tx:
+            return purge.names_of_old(tx, old, most, files=files)
+
     def old(self, old: Old, *, files: bool = False, portions: int | None = None) -> Purged:
         """Delete so much of the jobs of that age, in so many portions at most. `files`: their output files as well."""
         done = Purged()

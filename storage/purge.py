@@ -117,6 +117,13 @@ def counts_of_old(tx: Connection, old: Old, *, files: bool) -> dict[str, int]:
     return counts(tx, _chosen(old, files=files), old.what)
 
 
+def names_of_old(tx: Connection, old: Old, most: int, *, files: bool) -> list[str]:
+    """URLs of the recordings of which something is to go, those of the first jobs first."""
+    chosen = _chosen(old, files=files).order_by(Job.id).limit(most).subquery().select()
+    urls = select(Recording.url).join(Job, Job.recording_id == Recording.id).where(Job.id.in_(chosen))
+    return list(tx.execute(urls.order_by(Job.id)).scalars())
+
+
 def unsettled(tx: Connection, old: Old) -> int:
     """Jobs of that age that stay, because files of theirs or notices are still to come."""
     return int(tx.execute(select(func.count()).select_from(Job).where(*_aged(old), not_(_settled()))).scalar_one())

@@ -367,6 +367,15 @@ class Scaling(Base):
     decided_at: Mapped[datetime] = mapped_column(default=now_plus())
 
 
+class Chore(Base):
+    """What one worker of the fleet does every so often: who took it last did so then."""
+
+    __tablename__ = "chores"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    taken_at: Mapped[datetime] = mapped_column(default=now_plus())
+
+
 class EngineLimit(Base):
     """The largest batch that a device was found to have memory for."""
 

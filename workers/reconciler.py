@@ -1,8 +1,8 @@
 """The reconciler: a thread in every worker, of which one at a time is at it. It makes good what was lost.
 
 Leases that ran out go back to the queue; what kills its workers is taken out; where work is ready and no message says
-so, messages are sent; audio in work that nobody needs is deleted,
-and what its source does not keep so long. So a lost worker, message or broker costs seconds.
+so, messages are sent; audio in work that nobody needs is deleted, and
+what its source does not keep so long. So a lost worker, message or broker costs seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chunking.errors import PermanentError, TransientError
 from pipeline import admission
 from pipeline.finish import sweep
 from pipeline.retention import carry_out
-from storage import errands, fleet, leases, receivers
+from storage import chores, errands, fleet, leases, receivers
 from storage.database import Database
 from storage.fleet import Done
 from storage.leases import Step
@@ -35,6 +35,7 @@ MOST_NUDGES = 64
 ERRAND_NUDGES = 2
 """For errands: the threads that do them look by themselves, and a receiver that hangs makes no room for more."""
 SWEEP_S = 600.0
+"""How often one worker of the fleet deletes what nobody needs."""
 SEEN_S = 10.0
 
 
@@ -64,7 +65,7 @@ class Reconciler:
         self._db, self._store, self._nudges, self._worker = database, store, nudges, worker
         self._every_s = min(2.0, lease_s / 10)
         self._lease_s, self._done = lease_s, done
-        self._swept, self._seen = time.monotonic(), 0.0
+        self._seen = 0.0
         self._house: threading.Thread | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -80,8 +81,7 @@ class Reconciler:
                 answered = time.monotonic()
                 if found is not None:  # what is held at the sources goes on, whether anybody watches them or not
                     admission.admit(self._db, rounds=1)
-                if found is not None and time.monotonic() - self._swept > SWEEP_S:
-                    self._swept = time.monotonic()
+                if found is not None and self._db.again(lambda tx: chores.take(tx, "house", SWEEP_S)):
                     self._settle_forgotten()
                     self._keep_house()
 

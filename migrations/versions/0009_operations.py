@@ -1,4 +1,4 @@
-"""Operations: which trace a job belongs to, what a worker has done, canaries, how many workers are wanted."""
+"""Operations: which trace a job belongs to, what a worker has done, canaries, how many workers are wanted, chores."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -35,9 +35,11 @@ def upgrade() -> None:
         sa.Column("fewer_since", TIME, nullable=True),
         sa.Column("decided_at", TIME, nullable=False),
     )
+    op.create_table("chores", sa.Column("name", sa.Text, primary_key=True), sa.Column("taken_at", TIME, nullable=False))
 
 
 def downgrade() -> None:
+    op.drop_table("chores")
     op.drop_table("scaling")
     op.drop_table("canaries")
     op.drop_index("ix_recordings_superseded_by", "recordings")

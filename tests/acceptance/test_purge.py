@@ -61,6 +61,7 @@ def test_results_go_by_age_and_the_job_says_so(calls: Path, home: Path, tmp_path
     assert "3 jobs" in shown
     assert "2 transcripts" in shown
     assert "6 output files stay" in shown
+    assert f"of: {(calls / 'fox.wav').as_uri()}" in shown
     assert "purged: 3 jobs" in spotscribe(*asked, "--outputs", "--yes").stdout
     assert not [f for f in (tmp_path / "out").rglob("*") if f.is_file()]
     [(job,)] = query(home, "SELECT min(id) FROM jobs")

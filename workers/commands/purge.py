@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -94,6 +95,7 @@ def _old(purger: Purger, old: Old, *, files: bool, yes: bool) -> None:
         say("nothing is that old")
     elif not yes:
         _say_counts(counts, files=files)
+        _say_names("of", purger.names(old, SHOWN, files=files), counts["jobs"])
         say("nothing is deleted yet: --yes deletes it")
     else:
         done = purger.old(old, files=files)
@@ -149,10 +151,15 @@ def _show(found: Found, what: str) -> None:
     say(f"{printable(what)}:")
     _say_counts(found.counts, files=True)
     for title, names in (("equal bytes, and gone with it", found.equal), ("file", found.files)):
-        for name in names[:SHOWN]:
-            say(f"  {title}: {printable(name)}")
-        if len(names) > SHOWN:
-            say(f"  … and {len(names) - SHOWN} more")
+        _say_names(title, names[:SHOWN], len(names))
+
+
+def _say_names(title: str, names: Sequence[str], total: int) -> None:
+    """The first ones, and how many there are beside them."""
+    for name in names:
+        say(f"  {title}: {printable(name)}")
+    if total > len(names):
+        say(f"  … and {total - len(names)} more")
 
 
 def _say_counts(counts: dict[str, int], *, files: bool) -> None:
