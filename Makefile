@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_NO_INPUT = 1
 export PIP_USER = 0
 
-.PHONY: help demo fleet drop watch simulate-check chaos bench bench-start bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-export bench-telemetry bench-memory fuzz docs audit test check setup lock clean venv
+.PHONY: help demo fleet drop watch simulate-check chaos bench bench-start bench-queue bench-ingest bench-gpu bench-words bench-windows bench-levels bench-decode bench-search bench-exporter bench-export bench-telemetry bench-memory fuzz docs audit test check setup lock clean venv
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -66,8 +66,11 @@ bench-decode: setup ## Measure what the decoder's isolation costs, for mp3 and m
 bench-search: setup ## Measure how fast a million segments are written and searched; ARGS="--segments 100000"
 	@.venv/bin/python -m tests.benchmarks.bench_search $(ARGS)
 
-bench-telemetry: setup ## Measure what traces cost; ARGS="--recordings 300 --rounds 9"
+bench-telemetry: setup ## Measure what metrics and traces cost; ARGS="--recordings 300 --rounds 9 --paced"
 	@.venv/bin/python -m tests.benchmarks.bench_telemetry $(ARGS)
+
+bench-exporter: setup ## Measure what the exporter asks of a database with a million jobs; ARGS="--jobs 100000"
+	@.venv/bin/python -m tests.benchmarks.bench_exporter $(ARGS)
 
 bench-export: setup ## Measure what a million segments with their words take to Parquet; ARGS="--segments 100000"
 	@.venv/bin/python -m tests.benchmarks.bench_export $(ARGS)

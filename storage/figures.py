@@ -8,9 +8,8 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, func, or_, select
 
-from storage import canaries, costs, fleet
+from storage import costs, fleet
 from storage.backlog import CPU
-from storage.canaries import Compared
 from storage.costs import Waste
 from storage.errands import PUTTING_AWAY
 from storage.jobs import ENDED
@@ -55,7 +54,6 @@ class Figures:
     left: int
     waste: Waste
     """Of workers that started in the last 24 hours."""
-    canaries: tuple[Compared, ...]
 
 
 def figures(tx: Connection) -> Figures:
@@ -74,7 +72,6 @@ def figures(tx: Connection) -> Figures:
         lost=_workers_since(tx, WorkerRow.lost_at),
         left=_workers_since(tx, WorkerRow.left_at),
         waste=costs.waste(tx, since=tx.execute(select(now_plus())).scalar_one() - timedelta(days=1)),
-        canaries=tuple(c for c in canaries.compared(tx) if c.current),
     )
 
 

@@ -13,6 +13,7 @@ from pipeline.metrics import PREFIX
 from pipeline.scaler import decisions
 from pipeline.scaling import Decision, Policy
 from pipeline.telemetry import Labels
+from storage.canaries import Compared, compared
 from storage.database import Database
 from storage.figures import Figures, Queue, figures
 from workers.served import gauge
@@ -20,6 +21,9 @@ from workers.served import gauge
 LOG = logging.getLogger("spotscribe.exporter")
 LATE = 5
 """So many rounds without an answer of the database: it is away."""
+
+CANARIES_S = 300.0
+"""How often it asks for canaries: 100 000 of them take Postgres a second (`make bench-exporter`)."""
 
 Gauges = dict[str, Mapping[Labels, float]]
 
@@ -29,6 +33,8 @@ class Refreshed:
     """What the database said, when, and how long that took."""
 
     figures: Figures
+    canaries: list[Compared]
+    """Those that are current."""
     wanted: list[Decision]
     at: float
     """Seconds of the epoch."""
@@ -41,6 +47,8 @@ class Exporter:
     def __init__(self, database: Database, every_s: float, policy: Policy) -> None:
         self._db, self._every_s, self._policy = database, every_s, policy
         self._last: Refreshed | None = None
+        self._canaries: list[Compared] = []
+        self._looked = -CANARIES_S
         self._began = time.time()
 
     def run(self, stop: threading.Event) -> None:
@@ -54,11 +62,13 @@ class Exporter:
         try:
             with self._db.reading() as tx:
                 found = figures(tx)
+                if began - self._looked >= CANARIES_S:
+                    self._canaries, self._looked = [c for c in compared(tx) if c.current], began
             wanted = decisions(self._db, self._policy)
         except TransientError as e:
             LOG.warning("%s", e)
             return
-        self._last = Refreshed(found, wanted, time.time(), time.perf_counter() - began)
+        self._last = Refreshed(found, self._canaries, wanted, time.time(), time.perf_counter() - began)
 
     @property
     def ready(self) -> bool:
@@ -74,7 +84,7 @@ class Exporter:
         if self._last is None:
             return {}
         f, last = self._last.figures, self._last
-        found = _queues(f.queues) | _waste(f) | _canaries(f)
+        found = _queues(f.queues) | _waste(f) | _of_canaries(last.canaries)
         plain = {
             "held_recordings": f.held,
             "undelivered_files": f.undelivered,
@@ -113,8 +123,8 @@ def _waste(f: Figures) -> Gauges:
     }
 
 
-def _canaries(f: Figures) -> Gauges:
-    each = {(c.worst.version, c.worst.engine, c.worst.device, c.worst.recording): c for c in f.canaries}
+def _of_canaries(canaries: list[Compared]) -> Gauges:
+    each = {(c.worst.version, c.worst.engine, c.worst.device, c.worst.recording): c for c in canaries}
     return {
         "spotscribe_canary_wer_ratio": {labels: c.worst.wer for labels, c in each.items()},
         "spotscribe_canary_rtfx": {labels: c.rtfx for labels, c in each.items()},

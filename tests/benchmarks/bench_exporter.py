@@ -19,9 +19,11 @@ from sqlalchemy import event, text
 from infra import laptop
 from pipeline.scaler import decisions
 from pipeline.scaling import Policy
+from storage.canaries import compared
 from storage.database import Database
 from storage.figures import figures
 from storage.jobs import JobOptions
+from workers.exporter import CANARIES_S
 
 RECORDINGS = """INSERT INTO recordings (url, identity, size_bytes, created_at)
 SELECT 's3://bucket/' || i, i, 9000000, now() FROM generate_series(1, :n) i"""
@@ -78,16 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
             def ended(conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
                 statements.setdefault(statement, []).append(time.perf_counter() - conn.info["began"])
 
-            took = []
+            took, canaries = [], []
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 with database.reading() as tx:
                     figures(tx)
                 decisions(database, Policy())
                 took.append(time.perf_counter() - start)
+                with database.reading() as tx:
+                    compared(tx)
+                canaries.append(time.perf_counter() - start - took[-1])
             database.close()
     print(f"{asked.jobs} jobs, {asked.workers} workers of a day, {asked.canaries} canaries")
-    print(f"asked in {median(took):.2f} s (median of {ROUNDS}; {min(took):.2f} to {max(took):.2f}); the dearest:")
+    print(f"asked in {median(took):.2f} s (median of {ROUNDS}; {min(took):.2f} to {max(took):.2f})")
+    print(f"canaries, every {CANARIES_S:.0f} s, in {median(canaries):.2f} s; the dearest:")
     dearest = sorted(statements.items(), key=lambda item: -sum(item[1]))
     for statement, each in dearest[:6]:
         print(f"{1000 * sum(each) / ROUNDS:7.0f} ms  {' '.join(statement.split())[:110]}")

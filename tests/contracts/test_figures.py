@@ -14,7 +14,6 @@ from storage.fleet import Worker
 from storage.jobs import JobOptions, MediaObject, Verdict
 from storage.leases import Step
 from storage.submission import Request
-from tests.contracts.test_canaries import sung
 from tests.contracts.test_leases import prepared
 
 ENGINE = JobOptions().engine
@@ -28,7 +27,7 @@ def asked(database: Database) -> Figures:
 
 def test_an_empty_fleet_has_nothing_to_tell(database: Database) -> None:
     found = asked(database)
-    assert (found.jobs, found.ended, found.canaries) == ({}, {}, ())
+    assert (found.jobs, found.ended) == ({}, {})
     assert [(q.name, q.recordings, q.workers, q.oldest_s) for q in found.queues] == [("cpu", 0, 0, 0.0)]
     assert (found.held, found.undelivered, sum(found.dead.values()), found.lost, found.left) == (0, 0, 0, 0, 0)
 
@@ -92,14 +91,6 @@ def test_what_was_given_up_is_told_by_kind(database: Database) -> None:
         (errand,) = leases.claim(tx, Step.ERRAND, "w")
         errands.dead(tx, errand, "nobody is there")
     assert asked(database).dead == {"notice": 1, "put_away": 0, "file": 0}
-
-
-def test_of_canaries_those_count_that_are_current(database: Database) -> None:
-    sung(database, "1", 0.5, days_ago=1)
-    for wer in (0.1, 0.2):
-        sung(database, "2", wer)
-    found = {(c.worst.version, c.worst.wer) for c in asked(database).canaries}
-    assert found == {("2", 0.2)}
 
 
 def test_asking_reads_none_of_the_jobs_that_ended_long_ago(postgres: Database) -> None:
