@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 from sqlalchemy import text
 
-from infra import tryout
+from infra import stage
 from pipeline.scaling import Policy
 from pipeline.scenario import Arrival, Machines, Outcome
 from pipeline.settings import Settings
@@ -26,25 +26,25 @@ RECORDINGS, KILL_AFTER_S = 24, 6.0
 
 def check(folder: Path, environment: dict[str, str]) -> int:
     """0: as many shards and recordings in both."""
-    environment |= {"SPOTSCRIBE_ENGINE": "paced", "SPOTSCRIBE_LEASE_S": str(tryout.LEASE_S)}
+    environment |= {"SPOTSCRIBE_ENGINE": "paced", "SPOTSCRIBE_LEASE_S": str(stage.LEASE_S)}
     wiring = Wiring(Settings())
-    tryout.spotscribe(["db", "upgrade"], environment)
-    *_, long = tryout.recordings(folder)
+    stage.spotscribe(["db", "upgrade"], environment)
+    *_, long = stage.recordings(folder)
     sound, rate = soundfile.read(long, dtype="int16")
     for i in range(RECORDINGS):
         file = folder / f"{i}.wav"
         soundfile.write(file, np.concatenate([np.zeros(rate * (i + 1) // 10, np.int16), sound, sound]), rate)
-        wiring.s3.upload_file(str(file), tryout.INBOX, f"check/{file.name}")
-    workers = [tryout.worker(environment | {"SPOTSCRIBE_CANARY_EVERY_S": "0"}) for _ in range(2)]
-    tryout.until(lambda: _one(wiring, "SELECT count(*) FROM workers") == 2)
+        wiring.s3.upload_file(str(file), stage.INBOX, f"check/{file.name}")
+    workers = [stage.worker(environment | {"SPOTSCRIBE_CANARY_EVERY_S": "0"}) for _ in range(2)]
+    stage.until(lambda: _one(wiring, "SELECT count(*) FROM workers") == 2)
     try:
-        tryout.spotscribe(["submit", f"s3://{tryout.INBOX}/check/", "--model", "tiny.en"], environment)
+        stage.spotscribe(["submit", f"s3://{stage.INBOX}/check/", "--model", "tiny.en"], environment)
         time.sleep(KILL_AFTER_S)
         workers[0].kill()
         print(f">>> one worker killed after {KILL_AFTER_S:.0f} s", flush=True)
-        tryout.until(lambda: _one(wiring, "SELECT count(*) FROM jobs WHERE state <> 'done'") == 0)
+        stage.until(lambda: _one(wiring, "SELECT count(*) FROM jobs WHERE state <> 'done'") == 0)
     finally:
-        tryout.end(workers)
+        stage.end(workers)
     real = _real(wiring)
     wiring.database.close()
     return _compare(real, _simulated(real))
@@ -80,7 +80,7 @@ def _simulated(real: _Real) -> Outcome:
     """Two workers share what the fleet did; after the kill one, until a minute's look brings another."""
     busy_s = 2 * KILL_AFTER_S + max(0.1, real.wall_s - KILL_AFTER_S)
     rtfx = sum(real.lengths) / busy_s
-    machines = Machines(rtfx=rtfx, batch=16, start_s=0.0, interruptions=0.0, lease_s=tryout.LEASE_S,
+    machines = Machines(rtfx=rtfx, batch=16, start_s=0.0, interruptions=0.0, lease_s=stage.LEASE_S,
                         kills=(KILL_AFTER_S,))  # fmt: skip
     arrivals = [Arrival(0.0, seconds) for seconds in real.lengths]
     return simulate(arrivals, machines, Policy(least=2, most=2, expected_rtfx=rtfx))

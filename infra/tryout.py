@@ -1,4 +1,4 @@
-"""`make fleet`, `make drop` and `make chaos`: a whole fleet on one machine, with servers from wheels, gone afterwards.
+"""`make fleet`, `make drop`, `make chaos` and others: a whole fleet on one machine, gone afterwards.
 
 `python -m infra.tryout fleet` shows it: recordings in a bucket, two workers, one killed in the middle of its work, and
 the transcripts in Postgres and in the bucket all the same. `… drop` shows a drop folder: recordings appear in a bucket,
@@ -8,37 +8,27 @@ subtitles beside them, and a webhook is told of each. `… chaos …` is `spotsc
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import soundfile
 from sqlalchemy import text
 
-from infra.laptop import package_folder, stack
+from infra.simcheck import check
+from infra.stage import INBOX, LEASE_S, OUT, PATIENCE_S, background, end, recordings, servers, spotscribe, until, worker
+from infra.watch import watch
 from pipeline.settings import Settings
 from storage.database import Database
 from workers.bootstrap import end_tidily
 from workers.wiring import Wiring
 
-INBOX, OUT, WORK = "inbox", "transcripts", "work-in-progress"
-LEASE_S = 5.0
-"""Short, so that nobody has to wait long for what a killed worker held."""
-LONG = 12
-"""The clips joined so many times make one long recording."""
-RATE = 16000
-PATIENCE_S = 120.0
+LONG = 30
+"""Ten minutes: several batches, so that a worker can be killed between two."""
 PRICE_PER_HOUR = 0.53
 """Of a GPU on AWS, g4dn.xlarge on demand: so that there are costs to be seen."""
 
@@ -47,37 +37,11 @@ def main() -> None:
     """What this module does."""
     end_tidily()
     what, *arguments = sys.argv[1:] or ["fleet"]
-    with _servers() as (folder, environment):
+    with servers() as (folder, environment):
         if what == "chaos":
             sys.exit(spotscribe(["chaos", *arguments], environment, show=False))
-        if what in {"watch", "simulate-check"}:
-            from infra.simcheck import check
-            from infra.watch import watch
-
-            sys.exit((watch if what == "watch" else check)(folder, environment))
-        sys.exit(_drop(folder, environment) if what == "drop" else _fleet(folder, environment))
-
-
-@contextmanager
-def _servers() -> Iterator[tuple[Path, dict[str, str]]]:
-    folder = Path(tempfile.mkdtemp(prefix="spotscribe-"))
-    try:
-        with stack(folder / "servers") as servers:
-            environment = {
-                **{k: v for k, v in os.environ.items() if not k.startswith(("SPOTSCRIBE_", "AWS_"))},
-                **servers.environment(),
-                "SPOTSCRIBE_HOME": str(folder / "home"),
-                "SPOTSCRIBE_WORK_URL": f"s3://{WORK}/audio",
-                "SPOTSCRIBE_OUT_URL": f"s3://{OUT}",
-                "SPOTSCRIBE_CLOUD": "none",
-            }
-            os.environ.update({k: v for k, v in environment.items() if k.startswith(("SPOTSCRIBE_", "AWS_"))})
-            s3 = Wiring(Settings()).s3
-            for bucket in (INBOX, OUT, WORK):
-                s3.create_bucket(Bucket=bucket)
-            yield folder, environment
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shows = {"fleet": _fleet, "drop": _drop, "watch": watch, "simulate-check": check}
+        sys.exit(shows[what](folder, environment))
 
 
 def _fleet(folder: Path, environment: dict[str, str]) -> int:
@@ -86,7 +50,7 @@ def _fleet(folder: Path, environment: dict[str, str]) -> int:
     wiring = Wiring(Settings())
     print("Postgres, Redis and S3 are up, from wheels, in a scratch folder", flush=True)
     spotscribe(["db", "upgrade"], environment)
-    for file in recordings(folder):
+    for file in recordings(folder, LONG):
         wiring.s3.upload_file(str(file), INBOX, f"calls/{file.name}")
     submit = ["submit", f"s3://{INBOX}/calls/", "--label", "demo", "--model", "tiny.en"]
     spotscribe(submit, environment)
@@ -164,38 +128,6 @@ def _hook() -> Iterator[tuple[str, set[str]]]:
         server.shutdown()
 
 
-def until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return holds()
-
-
-def recordings(folder: Path) -> list[Path]:
-    """Short clips that packages carry, and one long recording joined from them."""
-    clips = sorted((package_folder("pytest_audioeval") / "samples" / "audio" / "en").glob("*.wav"))
-    clips.append(package_folder("moonshine_onnx") / "assets" / "beckett.wav")
-    sounds = [s for clip in clips for s in (_sound(clip), np.zeros(RATE // 2, np.int16))]
-    long = folder / "long.wav"
-    soundfile.write(long, np.concatenate(sounds * LONG), RATE)
-    return [*clips, long]
-
-
-def _sound(clip: Path) -> npt.NDArray[np.int16]:
-    samples, rate = soundfile.read(clip, dtype="int16", always_2d=True)
-    at = np.arange(0, len(samples), rate / RATE)
-    return np.asarray(np.interp(at, np.arange(len(samples)), samples[:, 0]), np.int16)
-
-
-def worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return background(["worker", "--model", "tiny.en"], environment)
-
-
-def background(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    print(f"$ spotscribe {shlex.join(command)} &", flush=True)
-    return subprocess.Popen([sys.executable, "-m", "workers", *command], env=environment, start_new_session=True)
-
-
 def _kill_one(database: Database, workers: Sequence[subprocess.Popen[bytes]]) -> str:
     """Wait until a worker is in the middle of the long recording, and kill it without a word. Its name."""
     held = text(
@@ -232,24 +164,6 @@ def _show(wiring: Wiring, environment: dict[str, str]) -> int:
     print(f"in s3://{OUT}: {len(files)} files, {files[0]} among them", flush=True)
     spotscribe(["show", str(counts[5])], environment)
     return 0 if counts[0] == counts[1] and 2 * counts[0] == len(files) and counts[3] == counts[4] else 1
-
-
-def end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in workers:
-        if process.poll() is None:
-            process.terminate()
-    for process in workers:
-        try:
-            process.wait(12.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def spotscribe(arguments: Sequence[str], environment: dict[str, str], *, show: bool = True) -> int:
-    if show:
-        print(f"$ spotscribe {shlex.join(arguments)}", flush=True)
-    return subprocess.run([sys.executable, "-m", "workers", *arguments], env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

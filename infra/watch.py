@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from infra import tryout
+from infra import stage
 from infra.server import free_port
 from pipeline.settings import Settings
 from workers.wiring import Wiring
@@ -48,34 +48,34 @@ def watch(folder: Path, environment: dict[str, str]) -> int:
     if shutil.which("prometheus") is None:
         print("Prometheus is not installed (Debian, Ubuntu: apt install prometheus)")
         return 1
-    environment |= {"SPOTSCRIBE_ENGINE": "paced", "SPOTSCRIBE_LEASE_S": str(tryout.LEASE_S)}
+    environment |= {"SPOTSCRIBE_ENGINE": "paced", "SPOTSCRIBE_LEASE_S": str(stage.LEASE_S)}
     ports, told_at = [free_port(), free_port()], free_port()
-    tryout.spotscribe(["db", "upgrade"], environment)
+    stage.spotscribe(["db", "upgrade"], environment)
     _submit(folder, environment)
-    workers = [tryout.worker(environment | {"SPOTSCRIBE_METRICS_LISTEN": f"127.0.0.1:{p}"}) for p in ports]
-    exporter = tryout.background(["exporter", "--listen", f"127.0.0.1:{told_at}", "--every", "1s"], environment)
+    workers = [stage.worker(environment | {"SPOTSCRIBE_METRICS_LISTEN": f"127.0.0.1:{p}"}) for p in ports]
+    exporter = stage.background(["exporter", "--listen", f"127.0.0.1:{told_at}", "--every", "1s"], environment)
     try:
         with _prometheus(folder, ports, told_at) as ask:
             return _froze(workers[0], ports[0], ask)
     finally:
-        tryout.end([*workers, exporter])
+        stage.end([*workers, exporter])
 
 
 def _froze(worker: subprocess.Popen[bytes], port: int, ask: Callable[[str], Any]) -> int:
-    tryout.until(lambda: len(ask("query?query=" + urllib.parse.quote("spotscribe_ready == 1"))["result"]) == 2)
+    stage.until(lambda: len(ask("query?query=" + urllib.parse.quote("spotscribe_ready == 1"))["result"]) == 2)
     time.sleep(15)
     _show(ask)
     print(f"\n>>> SIGSTOP to the worker on port {port}\n", flush=True)
     began = time.monotonic()
     worker.send_signal(signal.SIGSTOP)
-    fired = tryout.until(lambda: _firing(ask))
+    fired = stage.until(lambda: _firing(ask))
     print(f"{ALERT} {'fires' if fired else 'does not fire'} after {time.monotonic() - began:.0f} s "
           f"(of {FASTER} times as fast a clock for alerts):")  # fmt: skip
     for alert in ask("alerts")["alerts"]:
         print(f"  {alert['state']:8} {alert['labels']['alertname']}: {alert['annotations']['summary']}")
     print("\n>>> SIGCONT", flush=True)
     worker.send_signal(signal.SIGCONT)
-    over = tryout.until(lambda: not _firing(ask))
+    over = stage.until(lambda: not _firing(ask))
     print(f"{ALERT} {'is over' if over else 'goes on'}\n")
     _show(ask)
     return 0 if fired and over else 1
@@ -140,11 +140,11 @@ def _prometheus(folder: Path, ports: list[int], told_at: int) -> Iterator[Callab
 def _submit(folder: Path, environment: dict[str, str]) -> None:
     """Recordings for some minutes: a voice, each time after another silence."""
     wiring = Wiring(Settings())
-    *_, long = tryout.recordings(folder)
+    *_, long = stage.recordings(folder)
     sound, rate = soundfile.read(long, dtype="int16")
     for i in range(RECORDINGS):
         file = folder / f"long{i}.wav"
         soundfile.write(file, np.concatenate([np.zeros(rate * (i + 1) // 10, np.int16), sound]), rate)
-        wiring.s3.upload_file(str(file), tryout.INBOX, f"watch/{file.name}")
+        wiring.s3.upload_file(str(file), stage.INBOX, f"watch/{file.name}")
     wiring.database.close()
-    tryout.spotscribe(["submit", f"s3://{tryout.INBOX}/watch/", "--model", "tiny.en"], environment)
+    stage.spotscribe(["submit", f"s3://{stage.INBOX}/watch/", "--model", "tiny.en"], environment)

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from infra.laptop import stack
-from infra.tryout import INBOX, OUT, WORK, _recordings
+from infra.stage import INBOX, OUT, WORK, recordings
 from pipeline.settings import Settings
 from tests.benchmarks.start_child import MARKS
 from workers.wiring import Wiring
@@ -127,7 +127,7 @@ def prepared(folder: Path, environment: dict[str, str], rounds: int, model: str)
     wiring = Wiring(Settings())
     for bucket in (INBOX, OUT, WORK):
         wiring.s3.create_bucket(Bucket=bucket)
-    *_, long = _recordings(folder)
+    *_, long = recordings(folder)
     for i in range(EACH * (rounds + 1)):
         wiring.s3.put_object(Bucket=INBOX, Key=f"{i}.flac", Body=long.read_bytes() + bytes(i))
     subprocess.run([*PROGRAM, "db", "upgrade"], env=environment, check=True, stdout=subprocess.DEVNULL)
