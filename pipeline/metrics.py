@@ -12,7 +12,7 @@ from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 PREFIX = "spotscribe_"
-CANARY = ("engine", "device", "recording")
+CANARY = ("engine", "device", "canary")
 
 
 @dataclass(frozen=True, slots=True)

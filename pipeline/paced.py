@@ -15,8 +15,6 @@ import numpy as np
 
 from pipeline.engine import Answer, Ask, Encoded, Floats, Heard, Piece, Samples
 
-CHUNK_S = 0.020
-"""Seconds that a chunk takes: large-v3-turbo on a good GPU at batch 64."""
 WORDS = (
     "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "larch",
     "marsh", "north", "ocean", "pebble", "quarry", "ridge", "spruce", "tundra", "upland", "valley", "willow",
@@ -34,7 +32,7 @@ class PacedEngine:
     device = "paced"
     compute_type = "paced"
 
-    def __init__(self, chunk_s: float = CHUNK_S, log: Path | None = None) -> None:
+    def __init__(self, chunk_s: float, log: Path | None = None) -> None:
         """`log` gets a line for each chunk that goes in: a killed process cannot tell what it had begun."""
         self._chunk_s = chunk_s
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if log is not None else None

@@ -50,7 +50,10 @@ class Settings(BaseSettings):
     compute_type: str = Field(default="int8", description="The precision when none is asked for.")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="What the model runs on.")
     engine: Literal["whisper", "paced"] = Field(
-        default="whisper", description="paced: no model, 20 ms a chunk and a text made up, for trying out a fleet."
+        default="whisper", description="paced: no model, a text made up, for trying out a fleet."
+    )
+    paced_s: float = Field(
+        default=0.02, ge=0, description="Seconds a chunk, if paced: so fast is large-v3-turbo on a good GPU."
     )
     cpu_threads: int = Field(default=0, ge=0, description="Threads to use on this machine; 0: all its cores.")
     max_hours: float = Field(default=24.0, gt=0, description="Longer recordings are rejected as too_long.")

@@ -180,7 +180,7 @@ def load_engine(settings: Settings, directory: Path | None, options: EngineOptio
     from pipeline.whisper import WhisperEngine
 
     if directory is None:
-        return PacedEngine(log=settings.home / "decoded")
+        return PacedEngine(settings.paced_s, log=settings.home / "decoded")
     check_sums(directory)
     return WhisperEngine(directory, options)
 
