@@ -1,13 +1,15 @@
 """`make simulate-check`: the same small load on a real fleet, and in simulation, side by side.
 
 The fleet has two workers with a paced model (a quarter of a second a chunk, no arithmetic, so that two cores are enough
-for all the rest) on servers from wheels; one is killed in the middle. The simulation is told that speed, how long the
-recordings are and when the worker was killed: nothing of how long the fleet took.
+for all the rest) on servers from wheels; one is killed in the middle, and another comes after a minute. The simulation
+is told that speed, how long recordings are, how long a worker's start takes, and when one was killed: nothing of how
+long the fleet took.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,12 @@ from infra import stage
 from pipeline.scaling import Policy
 from pipeline.scenario import Arrival, Machines, Outcome
 from pipeline.settings import Settings
-from pipeline.simulation import simulate
+from pipeline.simulation import LOOK_S, simulate
 from workers.wiring import Wiring
 
-RECORDINGS, KILL_AFTER_S, PACED_S = 10, 12.0, 0.25
+RECORDINGS, KILL_AFTER_S, PACED_S, BATCH = 20, 20.0, 0.25, 16
+START_S = 3.2
+"""Until a worker's first claim (`make bench-start`)."""
 
 
 def check(folder: Path, environment: dict[str, str]) -> int:
@@ -41,13 +45,17 @@ def check(folder: Path, environment: dict[str, str]) -> int:
         file = folder / f"{i}.wav"
         soundfile.write(file, np.concatenate([np.zeros(rate * (i + 1) // 10, np.int16), sound, sound]), rate)
         wiring.s3.upload_file(str(file), stage.INBOX, f"check/{file.name}")
-    workers = [stage.worker(environment | {"SPOTSCRIBE_CANARY_EVERY_S": "0"}) for _ in range(2)]
-    stage.until(lambda: _one(wiring, "SELECT count(*) FROM workers") == 2)
+    environment["SPOTSCRIBE_CANARY_EVERY_S"] = "0"
+    command = ["worker", "--model", "tiny.en", "--batch-size", str(BATCH)]
+    stage.spotscribe(["submit", f"s3://{stage.INBOX}/check/", "--model", "tiny.en"], environment)
+    began = time.monotonic()
+    workers = [stage.background(command, environment) for _ in range(2)]
     try:
-        stage.spotscribe(["submit", f"s3://{stage.INBOX}/check/", "--model", "tiny.en"], environment)
         time.sleep(KILL_AFTER_S)
         workers[0].kill()
         print(f">>> one worker killed after {KILL_AFTER_S:.0f} s", flush=True)
+        time.sleep(began + LOOK_S - time.monotonic())
+        workers.append(stage.background(command, environment))
         stage.until(lambda: _one(wiring, "SELECT count(*) FROM jobs WHERE state <> 'done'") == 0)
     finally:
         stage.end(workers)
@@ -84,10 +92,12 @@ def _real(wiring: Wiring) -> _Real:
 
 
 def _simulated(real: _Real) -> Outcome:
-    """Two workers; after the kill one: the look that would bring another comes after a minute."""
+    """Two workers; after the kill one, until the next look brings another."""
     rtfx = real.shards_s / (real.chunks * PACED_S)
-    machines = Machines(rtfx=rtfx, batch=16, start_s=0.0, interruptions=0.0, lease_s=stage.LEASE_S,
-                        kills=(KILL_AFTER_S,))  # fmt: skip
+    machines = Machines(
+        rtfx=rtfx, batch=BATCH, cores=os.cpu_count() or 1, start_s=START_S, interruptions=0.0, lease_s=stage.LEASE_S,
+        kills=(KILL_AFTER_S,),
+    )  # fmt: skip
     arrivals = [Arrival(0.0, seconds) for seconds in real.lengths]
     return simulate(arrivals, machines, Policy(least=2, most=2, expected_rtfx=rtfx))
 

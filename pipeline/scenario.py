@@ -31,6 +31,8 @@ class Machines:
     rtfx: float = 50.0
     """Of one worker, with full batches."""
     batch: int = 64
+    cores: int = 0
+    """That prepare recordings, all machines' together; 0: as many as are needed."""
     start_s: float = 180.0
     """From the wish for a machine to its first claim."""
     on_demand: float = 0.0

@@ -1,8 +1,8 @@
 """A fleet in simulated time: what a load will take and cost, before anything is paid for.
 
 What is real: the planner's cuts, jobs, shards, leases and their reclaiming (in SQL, on a database whose clock is the
-simulation's), the backlog, the scaling policy. What is assumed: that a worker decodes at its RTFx, that preparing takes
-no worker of ours, when recordings come and how long they are, when machines are taken away.
+simulation's), the backlog, the scaling policy. What is assumed: that a worker decodes and a core prepares at so many
+times real time, when recordings come and how long they are, when machines are taken away.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -67,6 +68,9 @@ class _Simulation:
         """Of each shard: chunks, seconds of sound in them."""
         self._kept: dict[int, int] = {}
         """Of each shard: chunks whose results stand."""
+        self._unprepared: deque[float] = deque()
+        """Seconds of the recordings that wait for a core."""
+        self._preparing = 0
         self._standing: Standing | None = None
         self._fewer_since: float | None = None
         self._out = Outcome(audio_s=sum(a.seconds for a in arrivals))
@@ -97,10 +101,18 @@ class _Simulation:
             media = MediaObject(f"s3://simulated/{i}", "1", 1)
             job = submission.submit_all(tx, [media], JobOptions(), Request())[0].job
         self._job_of[job] = arrival
-        self._in(arrival.seconds / CPU_RTFX, self._prepare)
+        self._unprepared.append(arrival.seconds)
+        self._start_preparing()
 
-    def _prepare(self) -> None:
-        """The next recording in the queue, by a CPU worker of which there are enough."""
+    def _start_preparing(self) -> None:
+        while self._unprepared and (not self._m.cores or self._preparing < self._m.cores):
+            self._preparing += 1
+            self._in(self._unprepared.popleft() / CPU_RTFX, self._prepared)
+
+    def _prepared(self) -> None:
+        """A core is done with a recording, the next one in the queue."""
+        self._preparing -= 1
+        self._start_preparing()
         with self._db.transaction() as tx:
             for lease in leases.claim(tx, Step.PREPARE, "cpu"):
                 jobs.claim_content(tx, lease, f"{lease.id:064x}")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunking.errors import UsageError
-from pipeline.scaling import Policy
+from pipeline.scaling import CPU_RTFX, Policy
 from pipeline.scenario import Arrival, Machines, cut_of
 from pipeline.simulation import simulate
 from storage.simulated import EPOCH, Clock, _strftime, simulated
@@ -51,6 +51,14 @@ def test_times_in_the_database_are_the_simulations(tmp_path: Path) -> None:
     with database.reading() as tx:
         assert tx.execute(select(now_plus(1.5))).scalar_one().isoformat() == "2026-01-02T00:00:01.500000"
     database.close()
+
+
+def test_few_cores_prepare_one_recording_after_the_other() -> None:
+    fast = replace(STEADY, rtfx=1e6)
+    each_s = ALL_AT_ONCE[0].seconds / CPU_RTFX
+    assert simulate(ALL_AT_ONCE, fast, ONE).done_s == pytest.approx(each_s, abs=0.1)
+    assert simulate(ALL_AT_ONCE, replace(fast, cores=1), ONE).done_s == pytest.approx(6 * each_s, abs=0.1)
+    assert simulate(ALL_AT_ONCE, replace(fast, cores=4), ONE).done_s == pytest.approx(2 * each_s, abs=0.1)
 
 
 def test_one_worker_does_what_it_can_in_the_time_that_takes() -> None:

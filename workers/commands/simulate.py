@@ -39,6 +39,7 @@ MIXES = {"spot": 0.0, "on-demand": 1.0}
 @click.option("--arrivals", type=click.Path(path_type=Path), help="Instead of these: a CSV file of seconds from the beginning, seconds of sound.")  # fmt: skip # noqa: E501
 @click.option("--rtfx", type=click.FloatRange(min=0.1), help="Of one worker (spotscribe scale --explain).  [default: SPOTSCRIBE_EXPECTED_RTFX]")  # fmt: skip # noqa: E501
 @click.option("--start", default="3m", show_default=True, metavar="TIME", help="From the wish for a machine to its first batch.")  # fmt: skip # noqa: E501
+@click.option("--cpu-cores", type=click.IntRange(0), default=0, show_default=True, help="That prepare recordings, in all; 0: as many as are needed.")  # fmt: skip # noqa: E501
 @click.option("--interruptions", type=click.FloatRange(0, 60), default=0.05, show_default=True, help="Of one spot machine, in an hour.")  # fmt: skip # noqa: E501
 @click.option("--noticed", type=click.FloatRange(0, 1), default=0.9, show_default=True, help="Share of those with a notice.")  # fmt: skip # noqa: E501
 @click.option("--spot", "price_spot", type=click.FloatRange(0), default=0.16, show_default=True, help="Price of an hour of a spot machine.")  # fmt: skip # noqa: E501
@@ -60,7 +61,7 @@ def simulate(as_json: bool, mixes: str, seed: int, debug: bool, **asked: Any) ->
     machines = Machines(
         rtfx=rtfx, start_s=parse_duration(asked["start"]), interruptions=asked["interruptions"],
         noticed=asked["noticed"], price_spot=asked["price_spot"], price_on_demand=asked["price_on_demand"],
-        lease_s=settings.lease_s,
+        lease_s=settings.lease_s, cores=math.ceil(asked["cpu_cores"] / part),
     )  # fmt: skip
     found = {
         name: simulation.simulate(arrivals[::part], replace(machines, on_demand=share), wish, seed=seed)
