@@ -28,10 +28,15 @@ TOO_MUCH = "54"
 REFERS_TO_NOTHING = "23503"
 """Postgres' code for a row that refers to one that is gone: only purging deletes what others may refer to."""
 PURGED_MEANWHILE = "what this refers to was purged at the same time; the same again will do"
+OTHER_SESSION = {"42P05", "26000"}
+"""Postgres' codes for a prepared statement that is there already, or is not: a pooler gave us another session."""
 IDLE_S = 10
 """A transaction that its worker leaves lying (it was frozen, its machine is gone) is ended by Postgres after so long,
 so that the rows it locked are free before their lease is over."""
 LOCK_S = 30
+LIMITS = (f"idle_in_transaction_session_timeout = '{IDLE_S}s'", f"lock_timeout = '{LOCK_S}s'")
+POOLED = "pooled"
+"""In a connection's `info`: a pooler stands before Postgres."""
 KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 """A connection whose other end is gone without a word ends after some 20 s (libpq's parameters; the last in ms)."""
 
@@ -90,6 +95,26 @@ class Database:
             yield connection
 
     @contextmanager
+    def lock(self, name: str) -> Iterator[bool]:
+        """Whether nobody else holds Postgres' lock of that name; it is ours until the end, or our death.
+
+        The transaction that it hangs on reads and writes nothing, so Postgres may clean up meanwhile.
+        """
+        taken = text("SELECT pg_try_advisory_xact_lock(hashtextextended(current_schema() || :name, 0))")
+        with self._translated(), self.engine.connect() as connection:
+            try:
+                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+                yield bool(connection.execute(taken, {"name": name}).scalar())
+            finally:
+                connection.invalidate()  # it ends, and its lock with it, even where it is broken already
+
+    @property
+    def pooled(self) -> bool:
+        """A pooler stands before Postgres."""
+        with self._translated(), self.engine.connect() as connection:
+            return POOLED in connection.info
+
+    @contextmanager
     def _translated(self) -> Iterator[None]:
         """Postgres restarted, cut off, overloaded or out of disk is no fault of the work: it may be tried again."""
         try:
@@ -103,7 +128,7 @@ class Database:
                 raise
             raise DatabaseAway(PURGED_MEANWHILE) from e
         except DBAPIError as e:
-            if not e.connection_invalidated:
+            if not e.connection_invalidated and getattr(e.orig, "sqlstate", None) not in OTHER_SESSION:
                 raise
             raise DatabaseAway(_first_line(e)) from e
 
@@ -180,11 +205,28 @@ def _first_line(error: DBAPIError) -> str:
 
 
 def _tune_postgres(engine: Engine) -> None:
+    """Limits for locks and idle transactions; nothing that belongs to a session where there is none.
+
+    Behind a pooler (PgBouncer in transaction mode, RDS Proxy) each transaction may be another session of Postgres:
+    limits are then set for each, and statements are not prepared. Who answers with another process id than the
+    connection began with is one.
+    """
+
     @event.listens_for(engine, "connect")
-    def _connect(dbapi: Any, _record: Any) -> None:
+    def _connect(dbapi: Any, record: Any) -> None:
         with dbapi.cursor() as cursor:
-            cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_S}s'")
+            (process,) = cursor.execute("SELECT pg_backend_pid()").fetchone()
+            if process != dbapi.info.backend_pid:
+                record.info[POOLED] = True
+                dbapi.prepare_threshold = None
+            else:
+                cursor.execute("; ".join(f"SET {limit}" for limit in LIMITS))
         dbapi.commit()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        if POOLED in connection.info and "isolation_level" not in connection.get_execution_options():  # AUTOCOMMIT
+            connection.exec_driver_sql("; ".join(f"SET LOCAL {limit}" for limit in LIMITS))
 
 
 def upsert(connection: Connection, table: Any) -> Any:

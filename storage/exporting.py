@@ -27,7 +27,6 @@ from sqlalchemy import (
     literal,
     null,
     select,
-    text,
     update,
 )  # fmt: skip
 
@@ -97,15 +96,10 @@ def alone(database: Database, name: str) -> Iterator[None]:
             yield
             file.unlink(missing_ok=True)
         return
-    key = {"name": f"spotscribe.export {name}"}
-    with database.reading() as session:
-        ours = "hashtextextended(current_schema() || :name, 0)"
-        if not session.execute(text(f"SELECT pg_try_advisory_lock({ours})"), key).scalar():
+    with database.lock(f"spotscribe.export {name}") as ours:
+        if not ours:
             raise UsageError(busy)
-        try:
-            yield
-        finally:
-            session.invalidate()  # the connection ends, and its lock with it, even where it is broken already
+        yield
 
 
 def open_export(tx: Connection, name: str, asked: str) -> int:

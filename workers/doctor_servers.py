@@ -71,6 +71,7 @@ def _postgres(w: Wiring) -> Finding:
     database.check()
     where = database.url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
     what = f"Postgres {version}, {where}, at migration {database.revision()}"
+    what += ", behind a pooler" if database.pooled else ""
     if read_only:
         return Finding("FAIL", f"{what}: it is read-only", f"name the primary server in {PREFIX}DATABASE_URL")
     with database.reading() as tx:
