@@ -102,11 +102,8 @@ class Database:
         """
         taken = text("SELECT pg_try_advisory_xact_lock(hashtextextended(current_schema() || :name, 0))")
         with self._translated(), self.engine.connect() as connection:
-            try:
-                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-                yield bool(connection.execute(taken, {"name": name}).scalar())
-            finally:
-                connection.invalidate()  # it ends, and its lock with it, even where it is broken already
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            yield bool(connection.execute(taken, {"name": name}).scalar())
 
     @property
     def pooled(self) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,14 +52,21 @@ def measured(
     """Run it, with stdin, stdout and stderr as files in `folder`. Raises ChildFailed."""
     (folder / "stdin").write_text(given)
     began, busy = time.perf_counter(), _busy_s()
-    with (folder / "stdin").open() as stdin, (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as err:
-        child = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err, env=env, cwd=cwd)
+    child = None
     try:
+        with (
+            (folder / "stdin").open() as i,
+            (folder / "stdout").open("w") as o,
+            (folder / "stderr").open("w") as e,
+            _held(),
+        ):
+            child = subprocess.Popen(command, stdin=i, stdout=o, stderr=e, env=env, cwd=cwd)
         with _Sampler(child.pid) as sampler:
             _, status, used = os.wait4(child.pid, 0)
     except BaseException:
-        child.kill()
-        child.wait()
+        if child is not None:
+            child.kill()
+            child.wait()
         raise
     took, cpu = time.perf_counter() - began, used.ru_utime + used.ru_stime
     others = max(0.0, _busy_s() - busy - cpu) / (took * (os.cpu_count() or 1))
@@ -66,6 +75,20 @@ def measured(
         said = (folder / "stderr").read_text(errors="replace").strip().splitlines()
         raise ChildFailed(child.returncode, said[-1] if said else "")
     return Usage(took, cpu, sampler.most_mb, others)
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    """SIGINT and SIGTERM come at its end: a child that is there before it has a name here would work on, unseen."""
+    came: list[int] = []
+    before = {s: signal.signal(s, lambda s, _: came.append(s)) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+    for one in came:
+        signal.raise_signal(one)
 
 
 def _busy_s() -> float:

@@ -195,8 +195,8 @@ def test_interrupted_it_leaves_nothing(ground: Ground, home: Path, sent: signal.
         assert going.stderr is not None
         assert "round 1" in going.stderr.readline()
         children = Path(f"/proc/{going.pid}/task/{going.pid}/children")
-        while not (below := children.read_text().split()):
-            time.sleep(0.02)
+        while not (below := children.read_text().split()):  # without a pause: at its birth
+            pass
         going.send_signal(sent)
         said = going.stderr.read()
     assert going.returncode == code
