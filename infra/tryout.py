@@ -27,8 +27,8 @@ from storage.database import Database
 from workers.bootstrap import end_tidily
 from workers.wiring import Wiring
 
-LONG = 30
-"""Ten minutes: several batches, so that a worker can be killed between two."""
+LONG = 90
+"""Half an hour, shards of several batches: a worker can be killed between two of them on a fast machine as well."""
 PRICE_PER_HOUR = 0.53
 """Of a GPU on AWS, g4dn.xlarge on demand: so that there are costs to be seen."""
 
@@ -131,8 +131,9 @@ def _hook() -> Iterator[tuple[str, set[str]]]:
 def _kill_one(database: Database, workers: Sequence[subprocess.Popen[bytes]]) -> str:
     """Wait until a worker is in the middle of the long recording, and kill it without a word. Its name."""
     held = text(
-        "SELECT s.worker FROM shards s WHERE s.state = 'running' AND s.chunks > 10 AND"
-        " (SELECT count(*) FROM checkpoints c WHERE c.shard_id = s.id) BETWEEN 1 AND s.chunks - 5"
+        "SELECT s.worker FROM shards s WHERE s.state = 'running'"
+        " AND s.chunks - (SELECT count(*) FROM checkpoints c WHERE c.shard_id = s.id) > 5"
+        " AND EXISTS (SELECT FROM checkpoints c JOIN shards o ON o.id = c.shard_id WHERE o.job_id = s.job_id)"
     )
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
