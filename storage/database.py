@@ -103,7 +103,11 @@ class Database:
         taken = text("SELECT pg_try_advisory_xact_lock(hashtextextended(current_schema() || :name, 0))")
         with self._translated(), self.engine.connect() as connection:
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-            yield bool(connection.execute(taken, {"name": name}).scalar())
+            try:
+                yield bool(connection.execute(taken, {"name": name}).scalar())
+            finally:
+                with suppress(DBAPIError):  # a broken connection has no lock any more, and hides no other error
+                    connection.rollback()
 
     @property
     def pooled(self) -> bool:

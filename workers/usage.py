@@ -87,8 +87,8 @@ def _held() -> Iterator[None]:
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
-    for one in came:
-        signal.raise_signal(one)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _busy_s() -> float:

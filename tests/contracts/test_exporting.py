@@ -235,6 +235,25 @@ def test_a_second_process_is_told_that_there_is_one(database: Database, desk: De
         assert desk.export(cursor="lake").files == 1
 
 
+def test_an_export_outlives_the_connection_of_its_lock(postgres: Database) -> None:
+    broken = text("SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory'")
+
+    def ends(how: Callable[[], None]) -> None:
+        with exporting.alone(postgres, "cursor lake"):
+            with postgres.reading() as tx:
+                assert tx.execute(broken).scalars().all() == [True]
+            how()
+
+    def badly() -> None:
+        raise UsageError("its own end")
+
+    ends(lambda: None)
+    with pytest.raises(UsageError, match="its own"):
+        ends(badly)
+    with exporting.alone(postgres, "cursor lake"):
+        pass
+
+
 def test_a_name_stands_for_one_export(database: Database, desk: Desk) -> None:
     ended(database, "a")
     desk.export(cursor="lake")

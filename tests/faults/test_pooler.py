@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL
 
-from chunking.errors import DatabaseAway, UsageError
-from infra.server import free_port
+from chunking.errors import UsageError
+from infra.server import Server
 from storage import exporting, leases, submission
 from storage.database import IDLE_S, LOCK_S, Database
 from storage.jobs import JobOptions, MediaObject
@@ -39,33 +37,29 @@ default_pool_size = {servers}
 """
 
 
+class PgBouncer(Server):
+    """Before a Postgres, in transaction mode. It will not be root, and becomes another user by itself."""
+
+    def __init__(self, folder: Path, before: URL) -> None:
+        super().__init__(folder)
+        parts = before.translate_connect_args(username="user")
+        secret = f" password={before.password}" if before.password else ""
+        (self.folder / "config.ini").write_text(
+            CONFIG.format(listen=self.port, servers=SERVERS, secret=secret, **parts)
+        )
+
+    def command(self) -> list[str]:
+        return [str(BOUNCER), "-q", *(["-u", "nobody"] if os.geteuid() == 0 else []), "config.ini"]
+
+
 @pytest.fixture
 def pooled(postgres: Database, tmp_path: Path) -> Iterator[Database]:
     """The same database, through a pooler."""
-    url, listen = make_url(postgres.url), free_port()
-    told = {"host": url.host, "port": url.port, "user": url.username}
-    file = tmp_path / "pgbouncer.ini"
-    told["secret"] = f" password='{url.password}'" if url.password else ""
-    file.write_text(CONFIG.format(listen=listen, servers=SERVERS, **told))
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # it takes another user where we are root
-    file.chmod(0o644)
-    user = ["-u", "nobody"] if os.geteuid() == 0 else []
-    process = subprocess.Popen([str(BOUNCER), "-q", *user, str(file)])
-    database = Database(url.set(port=listen, host="127.0.0.1").render_as_string(False), pool_size=8)
-    try:
-        for _ in range(100):
-            try:
-                with database.reading() as tx:
-                    tx.execute(text("SELECT 1"))
-                break
-            except DatabaseAway:
-                time.sleep(0.1)
+    with PgBouncer(tmp_path / "pgbouncer", postgres.url) as server:
+        url = postgres.url.set(host="127.0.0.1", port=server.port)
+        database = Database(url.render_as_string(hide_password=False), pool_size=8)
         yield database
-    finally:
         database.close()
-        process.terminate()
-        process.wait()
 
 
 def test_it_is_noticed_and_a_connection_without_one_is_not(postgres: Database, pooled: Database) -> None:
